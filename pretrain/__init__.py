@@ -1,0 +1,1 @@
+"""Token shards to checkpoints to a Hugging Face model."""

@@ -1,0 +1,1 @@
+"""How a step runs: all that knows DeepSpeed."""

@@ -1,0 +1,70 @@
+"""The one call of `deepspeed.initialize`, and what is done to an engine around it."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import deepspeed
+from deepspeed.runtime.engine import DeepSpeedEngine
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+from pretrain.engine.ds_config import BATCH_KEYS, BatchSizes
+from pretrain.engine.optim import parameter_groups
+
+# DeepSpeed calls collectives by names that torch has renamed; nothing that a user can change.
+warnings.filterwarnings("ignore", message=r".*torch\.distributed\..* is deprecated", category=FutureWarning)
+
+
+def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine:
+    """Wrap a model in DeepSpeed; every rank must call, inside a process group.
+
+    Args:
+        model: in fp32 on the CPU, the same on every rank. Not built under `zero.Init`, which fails on a new BERT.
+        config: a resolved DeepSpeed JSON.
+
+    Returns:
+        The engine, its schedule at step 0: the first update uses lr(0), the second lr(1).
+    """
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    engine, _, _, scheduler = deepspeed.initialize(
+        model=model, model_parameters=parameter_groups(model), config=dict(config)
+    )
+    if scheduler is not None and hasattr(scheduler, "warmup_num_steps"):
+        # DeepSpeed's warmup schedules begin at iteration -1 and use lr 0 for the first two updates; the formula has
+        # lr(0) for the first alone.
+        scheduler.step()
+    return engine
+
+
+def batch_sizes_of(engine: DeepSpeedEngine) -> BatchSizes:
+    """Read the batch sizes back from the engine, their only home once it exists."""
+    return BatchSizes(*(int(getattr(engine, key)()) for key in BATCH_KEYS))
+
+
+def describe_precision(engine: DeepSpeedEngine) -> str:
+    """Say in which types the engine computes and adds up gradients."""
+    model_dtype, accumulation_dtype = engine.get_data_types()
+    names = [str(dtype).removeprefix("torch.") for dtype in (model_dtype, accumulation_dtype)]
+    return f"parameters {names[0]}, gradients added up in {names[1]}, ZeRO stage {engine.zero_optimization_stage()}"
+
+
+def take_step(engine: DeepSpeedEngine) -> Tensor | float | None:
+    """Call `engine.step()` after a micro-step's backward; every rank must call.
+
+    Returns:
+        At the end of a step the gradient's L2 norm over all ranks, before clipping; None between.
+    """
+    at_boundary = engine.is_gradient_accumulation_boundary()
+    # fp32 without ZeRO: DeepSpeed does not keep the norm, and the gradients are gone after the step.
+    is_plain = engine.optimizer is engine.basic_optimizer
+    norm = None
+    if at_boundary and is_plain:
+        norm = get_total_norm([p.grad for p in engine.module.parameters() if p.grad is not None])
+    engine.step()
+    if not at_boundary:
+        return None
+    return norm if is_plain else engine.get_global_grad_norm()

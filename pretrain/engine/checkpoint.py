@@ -1,0 +1,266 @@
+"""Checkpoints: DeepSpeed's own files, a list of them that is written last, and the way back to fp32 weights.
+
+A checkpoint is `checkpoints/step_00012000/`: what `engine.save_checkpoint` writes, and `checkpoint.json`, written
+when all else is there. `checkpoints/latest` names the newest; it is replaced atomically after that. So a checkpoint
+is either whole, or nothing points to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+from torch import Tensor, nn
+
+from pretrain.engine.ds_config import precision, zero_stage
+from pretrain.engine.optim import named_groups
+from runtime.command import ConfigError
+from runtime.dist import barrier
+from runtime.files import read_json, sha256_of, write_json, write_text
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINTS_DIR = "checkpoints"
+CHECKPOINT_FILE = "checkpoint.json"
+LATEST_FILE = "latest"
+CLIENT_STATE_KEY = "zerobert"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Where a run stands: all that resuming needs besides the engine. Plain types alone."""
+
+    step: int = 0
+    """Optimizer updates done."""
+    epoch: int = 0
+    consumed: int = 0
+    """Pairs consumed of this epoch, all ranks."""
+    pairs_seen: int = 0
+    tokens_seen: int = 0
+    """Global, padding excluded."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint on disk."""
+
+    path: Path
+    state: TrainingState
+    world_size: int
+    recipe: dict[str, Any]
+    ds_config: dict[str, Any]
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    """sha256 of the tokenizer and of the shards' manifest."""
+
+    @property
+    def tag(self) -> str:
+        """DeepSpeed's word for the folder's name."""
+        return self.path.name
+
+    def fingerprint(self) -> str:
+        """Return the sha256 of checkpoint.json, which stands for the whole."""
+        return sha256_of(self.path / CHECKPOINT_FILE)
+
+
+def tag_of(step: int) -> str:
+    """Return the tag of a step, as in step_00012000."""
+    return f"step_{step:08d}"
+
+
+def save_checkpoint(
+    engine: DeepSpeedEngine,
+    run_dir: Path,
+    state: TrainingState,
+    *,
+    world_size: int,
+    recipe: Mapping[str, Any],
+    ds_config: Mapping[str, Any],
+    fingerprints: Mapping[str, str],
+    keep_last: int,
+) -> Path:
+    """Save the engine and where the run stands; every rank must call.
+
+    Args:
+        engine: at the end of a step.
+        run_dir: the run's folder, the same on every rank.
+        state: after that step.
+        world_size: ranks.
+        recipe: resolved.
+        ds_config: resolved.
+        fingerprints: of what the run reads.
+        keep_last: older checkpoints beyond so many are removed, once the new one is whole.
+
+    Returns:
+        The checkpoint's folder.
+    """
+    root = run_dir / CHECKPOINTS_DIR
+    tag = tag_of(state.step)
+    is_rank_zero = torch.distributed.get_rank() == 0
+    if is_rank_zero and (root / tag).exists():
+        shutil.rmtree(root / tag)  # left by a start that died while saving, or remade after a resume
+    barrier()
+    engine.save_checkpoint(str(root), tag=tag, client_state={CLIENT_STATE_KEY: asdict(state)}, save_latest=False)
+    if is_rank_zero:
+        content = {
+            "format": "zerobert-checkpoint",
+            "version": FORMAT_VERSION,
+            "state": asdict(state),
+            "world_size": world_size,
+            "fingerprints": dict(fingerprints),
+            "recipe": dict(recipe),
+            "ds_config": dict(ds_config),
+            "files": {file.name: file.stat().st_size for file in sorted((root / tag).iterdir())},
+        }
+        write_json(root / tag / CHECKPOINT_FILE, content)
+        write_text(root / LATEST_FILE, tag)
+        _remove_older(root, keep_last)
+    barrier()
+    return root / tag
+
+
+def _remove_older(root: Path, keep_last: int) -> None:
+    whole = sorted(path.parent for path in root.glob(f"step_*/{CHECKPOINT_FILE}"))
+    for path in whole[:-keep_last]:
+        # The list goes first: a removal that is cut short leaves a folder that nobody takes for a checkpoint.
+        (path / CHECKPOINT_FILE).unlink()
+        shutil.rmtree(path)
+
+
+def find_checkpoint(run_dir: Path, step: int | None = None) -> Checkpoint | None:
+    """Find the checkpoint of a run to go on from.
+
+    Args:
+        run_dir: a run's folder, or one checkpoint's.
+        step: which; None takes `latest`.
+
+    Returns:
+        None where the run has none (no step asked for).
+
+    Raises:
+        ConfigError: the step is not there, or the checkpoint is not whole.
+    """
+    if (run_dir / CHECKPOINT_FILE).is_file():
+        return read_checkpoint(run_dir)
+    root = run_dir / CHECKPOINTS_DIR
+    if step is not None:
+        if not (root / tag_of(step)).is_dir():
+            there = ", ".join(str(int(path.name[5:])) for path in sorted(root.glob("step_*"))) or "none"
+            raise ConfigError(f"{run_dir}: no checkpoint of step {step}; there are: {there}")
+        return read_checkpoint(root / tag_of(step))
+    latest = root / LATEST_FILE
+    if not latest.is_file():
+        return None
+    return read_checkpoint(root / latest.read_text(encoding="utf-8").strip())
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint's list and hold it against the files there.
+
+    Raises:
+        ConfigError: no list (the save was cut short), another format, a file missing or of another size.
+    """
+    listing = path / CHECKPOINT_FILE
+    if not listing.is_file():
+        raise ConfigError(f"{path}: not a whole checkpoint: {CHECKPOINT_FILE} is missing, its save was cut short")
+    content = read_json(listing)
+    if content.get("format") != "zerobert-checkpoint" or content.get("version") != FORMAT_VERSION:
+        raise ConfigError(f"{listing}: not a checkpoint list of version {FORMAT_VERSION}")
+    for name, size in content["files"].items():
+        file = path / name
+        actual = file.stat().st_size if file.is_file() else None
+        if actual != size:
+            found = "missing" if actual is None else f"{actual} bytes long"
+            raise ConfigError(f"{file}: {found}, {CHECKPOINT_FILE} says {size} bytes: the checkpoint is damaged")
+    return Checkpoint(
+        path=path,
+        state=TrainingState(**content["state"]),
+        world_size=content["world_size"],
+        recipe=content["recipe"],
+        ds_config=content["ds_config"],
+        fingerprints=content["fingerprints"],
+    )
+
+
+def check_resumable(checkpoint: Checkpoint, ds_config: Mapping[str, Any], world_size: int) -> None:
+    """Refuse to resume where DeepSpeed would fail late or quietly start anew.
+
+    Args:
+        checkpoint: to go on from.
+        ds_config: resolved, of this start.
+        world_size: ranks of this start.
+
+    Raises:
+        ConfigError: another ZeRO stage or precision; another world size, above stage 0.
+    """
+    for name, read in (("zero_optimization.stage", zero_stage), ("precision", precision)):
+        before, now = read(checkpoint.ds_config), read(ds_config)
+        if before != now:
+            raise ConfigError(
+                f"{checkpoint.path}: saved with {name} = {before}, this start has {now}: resume with the same, "
+                "or start a new run with training.init_from (weights alone)"
+            )
+    if zero_stage(ds_config) > 0 and checkpoint.world_size != world_size:
+        raise ConfigError(
+            f"{checkpoint.path}: saved by {checkpoint.world_size} processes, this start has {world_size}: "
+            "ZeRO stages 1 to 3 resume on the same number (stage 0 on any)"
+        )
+
+
+def load_checkpoint(engine: DeepSpeedEngine, checkpoint: Checkpoint) -> None:
+    """Load weights, optimizer and schedule into an engine; every rank must call.
+
+    Raises:
+        RuntimeError: DeepSpeed loaded nothing, or a file that belongs to another step.
+    """
+    path, client_state = engine.load_checkpoint(str(checkpoint.path.parent), tag=checkpoint.tag)
+    if path is None or client_state.get(CLIENT_STATE_KEY) != asdict(checkpoint.state):
+        raise RuntimeError(f"{checkpoint.path}: DeepSpeed could not load it")
+
+
+def load_fp32_weights(checkpoint: Checkpoint, model: nn.Module) -> dict[str, Tensor]:
+    """Gather the fp32 master weights of a checkpoint of any ZeRO stage, on one process, without a GPU.
+
+    Args:
+        checkpoint: of a run of this project.
+        model: of the same shape; names the parameters where the files do not (stage 0 in half precision).
+
+    Returns:
+        float32 tensors by the model's state dict names; tied ones are the same tensor.
+    """
+    config = checkpoint.ds_config
+    if zero_stage(config) > 0:
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
+            state = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint.path.parent), tag=checkpoint.tag)
+        return {name: tensor.float() for name, tensor in state.items()}
+    saved = torch.load(
+        checkpoint.path / "mp_rank_00_model_states.pt", map_location="cpu", weights_only=False, mmap=True
+    )
+    if precision(config) == "fp32":
+        return dict(saved["module"])
+    masters = _stage_zero_masters(saved["optimizer"]["fp32_groups"], model)
+    # Tied parameters are listed once, under their first name.
+    names_of = {id(tensor): name for name, tensor in model.named_parameters()}
+    return {
+        name: masters[names_of[id(tensor)]]
+        for name, tensor in model.state_dict(keep_vars=True).items()
+        if id(tensor) in names_of
+    }
+
+
+def _stage_zero_masters(fp32_groups: Any, model: nn.Module) -> dict[str, Tensor]:
+    masters: dict[str, Tensor] = {}
+    for group, saved in zip(named_groups(model), fp32_groups, strict=True):
+        for (name, parameter), master in zip(group, saved, strict=True):
+            assert master.shape == parameter.shape, name
+            masters[name] = master.detach()
+    return masters

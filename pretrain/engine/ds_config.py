@@ -1,0 +1,295 @@
+"""The DeepSpeed JSON: read, checked and resolved before the engine sees it.
+
+DeepSpeed ignores what it does not know and fills gaps with values that surprise (a misspelt "zero_optimization" leaves
+ZeRO off; a missing warmup_max_lr is 1e-3 whatever the optimizer's lr). Here a JSON is complete and right, or refused
+with the path in the JSON, the value and the rule.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.command import ConfigError, did_you_mean
+from runtime.files import read_json
+
+AUTO = "auto"
+
+TOP_LEVEL_KEYS = frozenset(
+    """
+    train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps
+    optimizer scheduler fp16 bf16 bfloat16 torch_autocast data_types gradient_clipping zero_optimization
+    zero_allow_untested_optimizer zero_force_ds_cpu_optimizer communication_data_type prescale_gradients
+    gradient_predivide_factor gradient_allreduce_op sparse_gradients disable_allgather
+    steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level flops_profiler comms_logger
+    check_overflow disable_python_gc timers aio checkpoint compile graph_harvesting
+    tensorboard wandb csv_monitor comet
+    """.split()
+)
+"""What this project passes on to DeepSpeed. Parallelism other than data parallelism is not among it."""
+
+BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+BLOCKS = ("optimizer", "scheduler", "fp16", "bf16", "data_types", "zero_optimization", "checkpoint")
+
+WARMUP_SCHEDULERS = frozenset({"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"})
+SCHEDULERS = WARMUP_SCHEDULERS | {"OneCycle", "LRRangeTest"}
+TOTAL_STEPS_SCHEDULERS = frozenset({"WarmupDecayLR", "WarmupCosineLR"})
+
+NEVER_PRINT = 10**9
+"""DeepSpeed's own progress lines are switched off unless asked for; ours carry the same numbers."""
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """DeepSpeed's three batch sizes, in pairs."""
+
+    train_batch_size: int
+    train_micro_batch_size_per_gpu: int
+    gradient_accumulation_steps: int
+
+
+def load_ds_config(path: str | Path) -> dict[str, Any]:
+    """Read a DeepSpeed JSON and refuse what DeepSpeed would ignore.
+
+    Args:
+        path: plain JSON.
+
+    Raises:
+        ConfigError: no such file, not JSON, not an object, an unknown top-level key, a block that is not an object.
+    """
+    config = read_json(path)
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path}: a DeepSpeed JSON is one object {{...}}, not a {type(config).__name__}")
+    for key in config:
+        if key not in TOP_LEVEL_KEYS:
+            raise ConfigError(
+                f"{path}: {key}: DeepSpeed knows no such top-level key and would ignore it"
+                f"{did_you_mean(key, TOP_LEVEL_KEYS)}"
+            )
+    for block in BLOCKS:
+        if block in config and not isinstance(config[block], dict):
+            raise ConfigError(f"{path}: {block} = {config[block]!r}: must be an object {{...}}")
+    return config
+
+
+def resolve_batch_sizes(config: Mapping[str, Any], world_size: int, path: str | Path) -> BatchSizes:
+    """Work out DeepSpeed's three batch sizes from those that are given.
+
+    train_batch_size = train_micro_batch_size_per_gpu · gradient_accumulation_steps · world size.
+
+    Args:
+        config: the JSON; a size may be missing or "auto".
+        world_size: data-parallel ranks of the launch.
+        path: the JSON's file, for messages.
+
+    Raises:
+        ConfigError: not an integer of at least 1, too few given, or a product that does not hold.
+    """
+    given: dict[str, int] = {}
+    for key in BATCH_KEYS:
+        value = config.get(key, AUTO)
+        if value == AUTO:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{path}: {key} = {value!r}: must be an integer of at least 1")
+        given[key] = value
+    train, micro, accumulation = (given.get(key) for key in BATCH_KEYS)
+    if train is None and micro is None:
+        raise ConfigError(
+            f"{path}: give train_batch_size or train_micro_batch_size_per_gpu "
+            "(gradient_accumulation_steps alone does not say how many pairs a step takes)"
+        )
+    if train is None:
+        assert micro is not None
+        accumulation = accumulation or 1
+        return BatchSizes(micro * accumulation * world_size, micro, accumulation)
+    if micro is None:
+        accumulation = accumulation or 1
+        micro = train // (accumulation * world_size)
+    elif accumulation is None:
+        accumulation = train // (micro * world_size)
+    if micro < 1 or accumulation < 1 or train != micro * accumulation * world_size:
+        raise ConfigError(
+            f"{path}: train_batch_size = {train} ≠ {given.get(BATCH_KEYS[1], '?')} · {given.get(BATCH_KEYS[2], '?')} · "
+            f"{world_size} (train_micro_batch_size_per_gpu · gradient_accumulation_steps · world size); "
+            "change one of them, or leave one out and it is worked out"
+        )
+    return BatchSizes(train, micro, accumulation)
+
+
+def resolve_ds_config(
+    config: Mapping[str, Any],
+    *,
+    path: str | Path,
+    world_size: int,
+    total_steps: int,
+    warmup_steps: int | None,
+    on_cuda: bool,
+) -> dict[str, Any]:
+    """Fill a DeepSpeed JSON's gaps and "auto" values, or refuse it.
+
+    Args:
+        config: as `load_ds_config` gives it; not changed.
+        path: its file, for messages.
+        world_size: data-parallel ranks.
+        total_steps: training.steps of the recipe; fills total_num_steps.
+        warmup_steps: training.warmup_steps of the recipe; fills warmup_num_steps.
+        on_cuda: whether the engine will run on CUDA.
+
+    Returns:
+        A new dict without "auto", for `deepspeed.initialize`.
+
+    Raises:
+        ConfigError: names the JSON path, the value and the rule.
+    """
+    resolved = copy.deepcopy(dict(config))
+    sizes = resolve_batch_sizes(config, world_size, path)
+    resolved.update({key: getattr(sizes, key) for key in BATCH_KEYS})
+    _check_precision(resolved, path, on_cuda)
+    _check_zero(resolved, path)
+    _resolve_optimizer(resolved, path)
+    _resolve_scheduler(resolved, path, total_steps, warmup_steps)
+    _resolve_data_types(resolved)
+    resolved.setdefault("gradient_clipping", 1.0)
+    resolved.setdefault("steps_per_print", NEVER_PRINT)
+    if resolved.get("gradient_allreduce_op", "mean") != "mean":
+        raise ConfigError(
+            f"{path}: gradient_allreduce_op = {resolved['gradient_allreduce_op']!r}: must be 'mean'; "
+            "the loss is scaled for an average over ranks"
+        )
+    _refuse_auto(resolved, path)
+    return resolved
+
+
+def zero_stage(config: Mapping[str, Any]) -> int:
+    """Return the ZeRO stage of a JSON, 0 to 3; 0 where it has no zero_optimization."""
+    return int(config.get("zero_optimization", {}).get("stage", 0))
+
+
+def precision(config: Mapping[str, Any]) -> str:
+    """Return "fp16", "bf16" or "fp32": what the parameters are computed in."""
+    for name in ("fp16", "bf16"):
+        if config.get(name, {}).get("enabled", False):
+            return name
+    return "fp32"
+
+
+def _check_precision(config: dict[str, Any], path: str | Path, on_cuda: bool) -> None:
+    if "bfloat16" in config:
+        raise ConfigError(f"{path}: bfloat16: write bf16, DeepSpeed's present name")
+    for name in ("fp16", "bf16"):
+        enabled = config.get(name, {}).get("enabled", False)
+        if not isinstance(enabled, bool):
+            raise ConfigError(f"{path}: {name}.enabled = {enabled!r}: must be true or false, without quotes")
+    if config.get("fp16", {}).get("enabled") and config.get("bf16", {}).get("enabled"):
+        raise ConfigError(f"{path}: fp16.enabled and bf16.enabled are both true: keep one")
+    if precision(config) == "fp16" and not on_cuda:
+        raise ConfigError(f"{path}: fp16.enabled = true: DeepSpeed has no fp16 on CPU; write bf16 or neither")
+
+
+def _check_zero(config: dict[str, Any], path: str | Path) -> None:
+    stage = config.get("zero_optimization", {}).get("stage", 0)
+    if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
+        raise ConfigError(f"{path}: zero_optimization.stage = {stage!r}: must be 0, 1, 2 or 3")
+
+
+def _resolve_optimizer(config: dict[str, Any], path: str | Path) -> None:
+    optimizer = config.get("optimizer")
+    if not optimizer or "type" not in optimizer:
+        raise ConfigError(f'{path}: optimizer.type is missing; for instance {{"type": "AdamW", "params": {{...}}}}')
+    kind = str(optimizer["type"])
+    if kind.lower() == "lamb":
+        raise ConfigError(
+            f"{path}: optimizer.type = {kind!r}: DeepSpeed's Lamb computes wrong trust ratios on ZeRO's flat "
+            "partitions; write AdamW"
+        )
+    params = optimizer.setdefault("params", {})
+    if not isinstance(params, dict):
+        raise ConfigError(f"{path}: optimizer.params = {params!r}: must be an object {{...}}")
+    lr = params.get("lr")
+    if lr is None or lr == AUTO:
+        raise ConfigError(f"{path}: optimizer.params.lr is {lr!r}: its home is here; write a number")
+    if isinstance(lr, bool) or not isinstance(lr, int | float) or lr < 0:
+        raise ConfigError(f"{path}: optimizer.params.lr = {lr!r}: must be a number of at least 0")
+    offload = config.get("zero_optimization", {}).get("offload_optimizer", {}).get("device", "none")
+    if kind.lower() in ("adam", "adamw") and offload == "none" and "torch_adam" not in params:
+        # Else DeepSpeed compiles its own Adam at the first start, minutes with no word said. torch's is as fast.
+        params["torch_adam"] = True
+        params.setdefault("fused", True)
+
+
+def _resolve_scheduler(config: dict[str, Any], path: str | Path, total_steps: int, warmup_steps: int | None) -> None:
+    scheduler = config.get("scheduler")
+    if scheduler is None:
+        if warmup_steps:
+            raise ConfigError(
+                f"{path}: no scheduler, but the recipe has training.warmup_steps = {warmup_steps}: "
+                'add a scheduler with warmup_num_steps = "auto", or leave warmup_steps out'
+            )
+        return
+    kind = scheduler.get("type")
+    if kind not in SCHEDULERS:
+        hint = did_you_mean(str(kind), SCHEDULERS)
+        raise ConfigError(f"{path}: scheduler.type = {kind!r}: must be one of {', '.join(sorted(SCHEDULERS))}{hint}")
+    if kind not in WARMUP_SCHEDULERS:
+        return
+    params = scheduler.setdefault("params", {})
+    homes = {"warmup_num_steps": ("training.warmup_steps", warmup_steps)}
+    if kind in TOTAL_STEPS_SCHEDULERS:
+        homes["total_num_steps"] = ("training.steps", total_steps)
+    _fill_from_recipe(params, homes, path)
+    if kind != "WarmupCosineLR" and params.get("warmup_max_lr", AUTO) == AUTO:
+        params["warmup_max_lr"] = config["optimizer"]["params"]["lr"]
+    if params.get("warmup_min_lr") == AUTO:
+        params["warmup_min_lr"] = 0.0
+    _check_warmup(params, path)
+
+
+def _fill_from_recipe(params: dict[str, Any], homes: Mapping[str, tuple[str, int | None]], path: str | Path) -> None:
+    """Fill a schedule's steps from the recipe; a value that stands in both and differs is named with all others."""
+    mismatches = []
+    for key, (recipe_key, value) in homes.items():
+        written = params.get(key, AUTO)
+        if written == AUTO and value is None:
+            raise ConfigError(
+                f'{path}: scheduler.params.{key} is "auto" or missing, and the recipe has no {recipe_key}'
+            )
+        if written == AUTO:
+            params[key] = value
+        elif value is not None and written != value:
+            mismatches.append(
+                f"{path}: scheduler.params.{key} = {written!r}, but the recipe has {recipe_key} = {value}: "
+                'write "auto" here'
+            )
+    if mismatches:
+        raise ConfigError("\n".join(mismatches))
+
+
+def _check_warmup(params: dict[str, Any], path: str | Path) -> None:
+    warmup = params["warmup_num_steps"]
+    total = params.get("total_num_steps")
+    for key, value in (("warmup_num_steps", warmup), ("total_num_steps", total)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise ConfigError(f"{path}: scheduler.params.{key} = {value!r}: must be an integer of at least 1")
+    if total is not None and warmup > total:
+        raise ConfigError(
+            f"{path}: scheduler.params.warmup_num_steps = {warmup} is above total_num_steps = {total}: "
+            "the lr would never reach its height"
+        )
+
+
+def _resolve_data_types(config: dict[str, Any]) -> None:
+    # bf16 has 8 bits: a sum over many micro-steps loses the small ones. DeepSpeed can add up in fp32 from stage 1 on.
+    if precision(config) == "bf16" and zero_stage(config) >= 1:
+        config.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
+
+
+def _refuse_auto(value: Any, path: str | Path, place: str = "") -> None:
+    if value == AUTO:
+        raise ConfigError(f'{path}: {place} = "auto": nothing here fills it; write a value or leave it out')
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _refuse_auto(inner, path, f"{place}.{key}" if place else key)

@@ -1,0 +1,1 @@
+"""What every stage needs and no stage owns."""

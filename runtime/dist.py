@@ -1,0 +1,115 @@
+"""Ranks: who this process is, the process group, and its end on every path."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's place among the processes of the job."""
+
+    rank: int
+    local_rank: int
+    """Which of this host's processes, from 0; the index of its device."""
+    size: int
+    """Processes of the job, all hosts."""
+
+    @property
+    def is_rank_zero(self) -> bool:
+        """Whether this process writes what is written once a job."""
+        return self.rank == 0
+
+    @property
+    def is_first_of_host(self) -> bool:
+        """Whether this process writes what is written once a host."""
+        return self.local_rank == 0
+
+
+def add_local_rank_argument(parser: argparse.ArgumentParser) -> None:
+    """Accept the argument that launchers append, in both spellings."""
+    parser.add_argument("--local_rank", "--local-rank", type=int, default=None, help=argparse.SUPPRESS)
+
+
+def world_from_environment(local_rank: int | None = None) -> World:
+    """Read RANK, LOCAL_RANK and WORLD_SIZE as launchers set them; without them, a world of one.
+
+    Args:
+        local_rank: the launcher's argument, used where LOCAL_RANK is not set.
+    """
+    return World(
+        rank=int(os.environ.get("RANK", "0")),
+        local_rank=int(os.environ.get("LOCAL_RANK", local_rank or 0)),
+        size=int(os.environ.get("WORLD_SIZE", "1")),
+    )
+
+
+@contextmanager
+def process_group(world: World) -> Iterator[torch.device]:
+    """Join the process group and leave it, whatever happens between: every rank must enter.
+
+    NCCL on CUDA, gloo elsewhere. A process that ends without leaving may die with exit code -6 after its work is done.
+
+    Args:
+        world: this process's place.
+
+    Yields:
+        This process's device.
+    """
+    if world.size == 1:
+        # Started without a launcher, or by one that sets no address.
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        os.environ.setdefault("MASTER_PORT", str(_free_port()))
+        for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
+            os.environ.setdefault(name, value)
+    if torch.cuda.is_available():
+        device = torch.device("cuda", world.local_rank)
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", timeout=COLLECTIVE_TIMEOUT, device_id=device)
+    else:
+        device = torch.device("cpu")
+        dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+    try:
+        yield device
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def barrier() -> None:
+    """Wait for every rank; every rank must call."""
+    dist.barrier()
+
+
+def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
+    """Add a tensor up over all ranks, in place; every rank must call.
+
+    Args:
+        values: any shape, the same on each rank.
+    """
+    dist.all_reduce(values)
+    return values
+
+
+def all_agree(is_fine: bool, device: torch.device) -> bool:
+    """Return whether every rank says so; every rank must call."""
+    flag = torch.tensor(1.0 if is_fine else 0.0, device=device)
+    dist.all_reduce(flag, op=dist.ReduceOp.MIN)
+    return bool(flag.item() == 1.0)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
