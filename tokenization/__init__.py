@@ -1,0 +1,1 @@
+"""Raw text to a WordPiece tokenizer and to token shards."""
