@@ -1,4 +1,4 @@
-"""From raw text to a filled mask, on a laptop: the commands of the README one after the other, and a table of what came.
+"""From raw text to a filled mask, on a laptop: the commands of the README in turn, and a table of what came.
 
     python -m demo.run
 
@@ -130,7 +130,8 @@ def _training_figures(metrics: list[dict[str, Any]], manifest: Manifest) -> str:
         [
             f"{train[-1]['pairs_seen']:,} pairs, {train[-1]['tokens_seen']:,} tokens, {train[-1]['step']} steps",
             f"training loss {train[0]['train/loss']:.3f} -> {train[-1]['train/loss']:.3f} (MLM + NSP)",
-            f"validation MLM loss {evaluation['eval/mlm_loss']:.3f} nats, accuracy {evaluation['eval/mlm_accuracy']:.3f}",
+            f"validation MLM loss {evaluation['eval/mlm_loss']:.3f} nats, "
+            f"accuracy {evaluation['eval/mlm_accuracy']:.3f}",
             f"unigram entropy of the validation text {unigram_entropy(manifest):.3f} nats",
             f"validation NSP accuracy {evaluation['eval/nsp_accuracy']:.3f}",
             f"{speeds[len(speeds) // 2]:,.0f} tokens/s (median of the log lines)",

@@ -36,7 +36,7 @@ OTHER_HOMES = {
 
 class _Settings(BaseModel):
     # strict: "true" is not true, 1.0 is not 1.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ModelSettings(_Settings):

@@ -25,6 +25,8 @@ class World:
     """Which of this host's processes, from 0; the index of its device."""
     size: int
     """Processes of the job, all hosts."""
+    local_size: int = 1
+    """Processes of this host."""
 
     @property
     def is_rank_zero(self) -> bool:
@@ -52,6 +54,8 @@ def world_from_environment(local_rank: int | None = None) -> World:
         rank=int(os.environ.get("RANK", "0")),
         local_rank=int(os.environ.get("LOCAL_RANK", local_rank or 0)),
         size=int(os.environ.get("WORLD_SIZE", "1")),
+        # DeepSpeed's launcher says LOCAL_SIZE, torchrun LOCAL_WORLD_SIZE.
+        local_size=int(os.environ.get("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))),
     )
 
 
@@ -79,6 +83,9 @@ def process_group(world: World) -> Iterator[torch.device]:
         dist.init_process_group("nccl", timeout=COLLECTIVE_TIMEOUT, device_id=device)
     else:
         device = torch.device("cpu")
+        if "OMP_NUM_THREADS" not in os.environ:
+            # Each process would take every core, and they would fight for them.
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // world.local_size))
         dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
     try:
         yield device

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from runtime.command import ConfigError
 
@@ -71,9 +71,9 @@ def read_json(path: str | Path) -> Any:
     """
     text = _read_text(path)
     try:
-        return json.loads(text, object_pairs_hook=_unique_keys)
+        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        line = text.splitlines()[error.lineno - 1].strip() if text.strip() else ""
+        line = text.split("\n")[error.lineno - 1].strip()  # json counts "\n" alone; the end may be a line of its own
         raise ConfigError(
             f"{path}:{error.lineno}:{error.colno}: not plain JSON: {error.msg}: {line!r} "
             "(comments and trailing commas are not JSON)"
@@ -112,6 +112,10 @@ def _read_text(path: str | Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start})") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ConfigError(f"{name} is not JSON; write a number")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -34,6 +34,12 @@ _HALF = np.uint64(32)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _DROPPED_BITS = np.uint64(11)  # a float64 holds 53 of the 64 bits
 _UNIT = 2.0**-53
+_ONE, _TWO, _FOUR = np.uint64(1), np.uint64(2), np.uint64(4)
+_ODD_BITS = np.uint64(0x5555555555555555)
+_BIT_PAIRS = np.uint64(0x3333333333333333)
+_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
+_BYTES = np.uint64(0x0101010101010101)
+_TOP_BYTE = np.uint64(56)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -107,6 +113,16 @@ def uniform(state: Any) -> Any:
     """Return (next state, float64 in [0, 1)), a multiple of 2**-53."""
     state, word = next_u64(state)
     return state, np.float64(word >> _DROPPED_BITS) * _UNIT
+
+
+@compiled
+def count_bits(word: Any) -> Any:
+    """Return the number of ones in a uint64, int64: sums of neighbouring bits, pairs and nibbles."""
+    word = np.uint64(word)
+    word = word - ((word >> _ONE) & _ODD_BITS)
+    word = (word & _BIT_PAIRS) + ((word >> _TWO) & _BIT_PAIRS)
+    word = (word + (word >> _FOUR)) & _NIBBLES
+    return np.int64((word * _BYTES) >> _TOP_BYTE)
 
 
 def derive_seed(seed: int, *parts: int) -> int:

@@ -19,6 +19,16 @@ from pretrain.engine.optim import parameter_groups
 warnings.filterwarnings("ignore", message=r".*torch\.distributed\..* is deprecated", category=FutureWarning)
 
 
+class _NotYetStarted(logging.Filter):
+    """Drops one warning of DeepSpeed's, which its own engine provokes at every start."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "learning rate from scheduler before it has started" not in record.getMessage()
+
+
+logging.getLogger("DeepSpeed").addFilter(_NotYetStarted())
+
+
 def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine:
     """Wrap a model in DeepSpeed; every rank must call, inside a process group.
 
@@ -29,7 +39,6 @@ def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine
     Returns:
         The engine, its schedule at step 0: the first update uses lr(0), the second lr(1).
     """
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     engine, _, _, scheduler = deepspeed.initialize(
         model=model, model_parameters=parameter_groups(model), config=dict(config)
     )

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 CHECKPOINTS_DIR = "checkpoints"
 CHECKPOINT_FILE = "checkpoint.json"
 LATEST_FILE = "latest"
+MODEL_STATES_FILE = "mp_rank_00_model_states.pt"
+"""DeepSpeed's file of the weights, on stages 0 to 2."""
 CLIENT_STATE_KEY = "zerobert"
 FORMAT_VERSION = 1
 
@@ -232,35 +234,67 @@ def load_fp32_weights(checkpoint: Checkpoint, model: nn.Module) -> dict[str, Ten
 
     Args:
         checkpoint: of a run of this project.
-        model: of the same shape; names the parameters where the files do not (stage 0 in half precision).
+        model: of the same shape; names the parameters where the files do not.
 
     Returns:
         float32 tensors by the model's state dict names; tied ones are the same tensor.
     """
-    config = checkpoint.ds_config
-    if zero_stage(config) > 0:
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
-            state = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint.path.parent), tag=checkpoint.tag)
+    config, path = checkpoint.ds_config, checkpoint.path
+    stage = zero_stage(config)
+    if stage == 1 and precision(config) == "bf16" and _adds_up_in_fp32(config):
+        return _with_tied_names(_bf16_optimizer_masters(path), model)
+    if stage > 0:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):  # its progress
+            state = get_fp32_state_dict_from_zero_checkpoint(str(path.parent), tag=checkpoint.tag)
         return {name: tensor.float() for name, tensor in state.items()}
-    saved = torch.load(
-        checkpoint.path / "mp_rank_00_model_states.pt", map_location="cpu", weights_only=False, mmap=True
-    )
+    saved = _load(path / MODEL_STATES_FILE)
     if precision(config) == "fp32":
         return dict(saved["module"])
-    masters = _stage_zero_masters(saved["optimizer"]["fp32_groups"], model)
-    # Tied parameters are listed once, under their first name.
-    names_of = {id(tensor): name for name, tensor in model.named_parameters()}
-    return {
-        name: masters[names_of[id(tensor)]]
-        for name, tensor in model.state_dict(keep_vars=True).items()
-        if id(tensor) in names_of
-    }
+    return _with_tied_names(_half_precision_masters(saved["optimizer"]["fp32_groups"], model), model)
 
 
-def _stage_zero_masters(fp32_groups: Any, model: nn.Module) -> dict[str, Tensor]:
+def _adds_up_in_fp32(config: Mapping[str, Any]) -> bool:
+    return bool(config.get("data_types", {}).get("grad_accum_dtype") == "fp32")
+
+
+def _load(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
+    return loaded
+
+
+def _bf16_optimizer_masters(path: Path) -> dict[str, Tensor]:
+    """Gather the masters of DeepSpeed's BF16_Optimizer (stage 1, fp32 accumulation), whose files zero_to_fp32 refuses.
+
+    Each rank's file holds its slice of each group's flat tensor: the group's parameters end to end, padded behind.
+    """
+    num_ranks = len(list(path.glob("bf16_zero_pp_rank_*_optim_states.pt")))
+    files = [path / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(num_ranks)]
+    slices = [_load(file)["optimizer_state_dict"]["single_partition_of_fp32_groups"] for file in files]
+    masters: dict[str, Tensor] = {}
+    for group, shapes in enumerate(_load(path / MODEL_STATES_FILE)["param_shapes"]):
+        flat, start = torch.cat([rank[group].detach() for rank in slices]), 0
+        for name, shape in shapes.items():
+            masters[name] = flat[start : start + shape.numel()].view(shape)
+            start += shape.numel()
+        assert start <= flat.numel()
+    return masters
+
+
+def _half_precision_masters(fp32_groups: Any, model: nn.Module) -> dict[str, Tensor]:
+    """Name the masters of DeepSpeed's half-precision optimizer without ZeRO, which lists them by group alone."""
     masters: dict[str, Tensor] = {}
     for group, saved in zip(named_groups(model), fp32_groups, strict=True):
         for (name, parameter), master in zip(group, saved, strict=True):
             assert master.shape == parameter.shape, name
             masters[name] = master.detach()
     return masters
+
+
+def _with_tied_names(masters: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Add the other names of tied parameters, which optimizers know by the first name alone."""
+    first_name = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {
+        name: masters[first_name[id(tensor)]]
+        for name, tensor in model.state_dict(keep_vars=True).items()
+        if id(tensor) in first_name
+    }

@@ -70,8 +70,7 @@ def load_ds_config(path: str | Path) -> dict[str, Any]:
                 f"{did_you_mean(key, TOP_LEVEL_KEYS)}"
             )
     for block in BLOCKS:
-        if block in config and not isinstance(config[block], dict):
-            raise ConfigError(f"{path}: {block} = {config[block]!r}: must be an object {{...}}")
+        _require_object(config.get(block, {}), block, path)
     return config
 
 
@@ -153,7 +152,7 @@ def resolve_ds_config(
     _resolve_optimizer(resolved, path)
     _resolve_scheduler(resolved, path, total_steps, warmup_steps)
     _resolve_data_types(resolved)
-    resolved.setdefault("gradient_clipping", 1.0)
+    _require_number(resolved.setdefault("gradient_clipping", 1.0), "gradient_clipping", path)
     resolved.setdefault("steps_per_print", NEVER_PRINT)
     if resolved.get("gradient_allreduce_op", "mean") != "mean":
         raise ConfigError(
@@ -194,6 +193,18 @@ def _check_zero(config: dict[str, Any], path: str | Path) -> None:
     stage = config.get("zero_optimization", {}).get("stage", 0)
     if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
         raise ConfigError(f"{path}: zero_optimization.stage = {stage!r}: must be 0, 1, 2 or 3")
+    for key in ("offload_optimizer", "offload_param"):
+        _require_object(config.get("zero_optimization", {}).get(key, {}), f"zero_optimization.{key}", path)
+
+
+def _require_object(value: Any, place: str, path: str | Path) -> None:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: {place} = {value!r}: must be an object {{...}}")
+
+
+def _require_number(value: Any, place: str, path: str | Path) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise ConfigError(f"{path}: {place} = {value!r}: must be a number of at least 0")
 
 
 def _resolve_optimizer(config: dict[str, Any], path: str | Path) -> None:
@@ -207,13 +218,11 @@ def _resolve_optimizer(config: dict[str, Any], path: str | Path) -> None:
             "partitions; write AdamW"
         )
     params = optimizer.setdefault("params", {})
-    if not isinstance(params, dict):
-        raise ConfigError(f"{path}: optimizer.params = {params!r}: must be an object {{...}}")
+    _require_object(params, "optimizer.params", path)
     lr = params.get("lr")
     if lr is None or lr == AUTO:
         raise ConfigError(f"{path}: optimizer.params.lr is {lr!r}: its home is here; write a number")
-    if isinstance(lr, bool) or not isinstance(lr, int | float) or lr < 0:
-        raise ConfigError(f"{path}: optimizer.params.lr = {lr!r}: must be a number of at least 0")
+    _require_number(lr, "optimizer.params.lr", path)
     offload = config.get("zero_optimization", {}).get("offload_optimizer", {}).get("device", "none")
     if kind.lower() in ("adam", "adamw") and offload == "none" and "torch_adam" not in params:
         # Else DeepSpeed compiles its own Adam at the first start, minutes with no word said. torch's is as fast.
@@ -230,45 +239,46 @@ def _resolve_scheduler(config: dict[str, Any], path: str | Path, total_steps: in
                 'add a scheduler with warmup_num_steps = "auto", or leave warmup_steps out'
             )
         return
-    kind = scheduler.get("type")
+    kind = str(scheduler.get("type"))
     if kind not in SCHEDULERS:
-        hint = did_you_mean(str(kind), SCHEDULERS)
+        hint = did_you_mean(kind, SCHEDULERS)
         raise ConfigError(f"{path}: scheduler.type = {kind!r}: must be one of {', '.join(sorted(SCHEDULERS))}{hint}")
     if kind not in WARMUP_SCHEDULERS:
         return
     params = scheduler.setdefault("params", {})
-    homes = {"warmup_num_steps": ("training.warmup_steps", warmup_steps)}
+    _require_object(params, "scheduler.params", path)
+    homes: dict[str, tuple[str, float | None]] = {
+        "warmup_num_steps": ("training.warmup_steps of the recipe", warmup_steps)
+    }
     if kind in TOTAL_STEPS_SCHEDULERS:
-        homes["total_num_steps"] = ("training.steps", total_steps)
-    _fill_from_recipe(params, homes, path)
-    if kind != "WarmupCosineLR" and params.get("warmup_max_lr", AUTO) == AUTO:
-        params["warmup_max_lr"] = config["optimizer"]["params"]["lr"]
+        homes["total_num_steps"] = ("training.steps of the recipe", total_steps)
+    if kind != "WarmupCosineLR":
+        homes["warmup_max_lr"] = ("optimizer.params.lr", config["optimizer"]["params"]["lr"])
+    _fill_from_homes(params, homes, path)
     if params.get("warmup_min_lr") == AUTO:
         params["warmup_min_lr"] = 0.0
     _check_warmup(params, path)
 
 
-def _fill_from_recipe(params: dict[str, Any], homes: Mapping[str, tuple[str, int | None]], path: str | Path) -> None:
-    """Fill a schedule's steps from the recipe; a value that stands in both and differs is named with all others."""
+def _fill_from_homes(params: dict[str, Any], homes: Mapping[str, tuple[str, float | None]], path: str | Path) -> None:
+    """Fill a schedule's values from their homes; a value that stands in both and differs is named with all others."""
     mismatches = []
-    for key, (recipe_key, value) in homes.items():
+    for key, (home, value) in homes.items():
         written = params.get(key, AUTO)
         if written == AUTO and value is None:
-            raise ConfigError(
-                f'{path}: scheduler.params.{key} is "auto" or missing, and the recipe has no {recipe_key}'
-            )
-        if written == AUTO:
+            mismatches.append(f'{path}: scheduler.params.{key} is "auto" or missing, and so is what fills it: {home}')
+        elif written == AUTO:
             params[key] = value
         elif value is not None and written != value:
-            mismatches.append(
-                f"{path}: scheduler.params.{key} = {written!r}, but the recipe has {recipe_key} = {value}: "
-                'write "auto" here'
-            )
+            mismatches.append(f'{path}: scheduler.params.{key} = {written!r}, but {home} = {value}: write "auto" here')
     if mismatches:
         raise ConfigError("\n".join(mismatches))
 
 
 def _check_warmup(params: dict[str, Any], path: str | Path) -> None:
+    kind = params.get("warmup_type", "log")
+    if kind not in ("log", "linear"):  # DeepSpeed would take "log"
+        raise ConfigError(f"{path}: scheduler.params.warmup_type = {kind!r}: must be 'linear' or 'log'")
     warmup = params["warmup_num_steps"]
     total = params.get("total_num_steps")
     for key, value in (("warmup_num_steps", warmup), ("total_num_steps", total)):
