@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -17,16 +16,6 @@ from pretrain.engine.optim import parameter_groups
 
 # DeepSpeed calls collectives by names that torch has renamed; nothing that a user can change.
 warnings.filterwarnings("ignore", message=r".*torch\.distributed\..* is deprecated", category=FutureWarning)
-
-
-class _NotYetStarted(logging.Filter):
-    """Drops one warning of DeepSpeed's, which its own engine provokes at every start."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "learning rate from scheduler before it has started" not in record.getMessage()
-
-
-logging.getLogger("DeepSpeed").addFilter(_NotYetStarted())
 
 
 def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine:

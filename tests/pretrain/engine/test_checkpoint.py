@@ -25,7 +25,6 @@ from pretrain.engine.ds_config import resolve_ds_config
 from pretrain.engine.optim import named_groups
 from pretrain.model.bert import StreamBert
 from runtime.command import ConfigError
-from runtime.dist import World, process_group
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
@@ -33,16 +32,13 @@ LENGTHS = [9, 9, 6]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def group():
-    with process_group(World(rank=0, local_rank=0, size=1)) as device:
-        yield device
+def group(one_rank):
+    return one_rank
 
 
 def make_model() -> StreamBert:
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
-    )
+    config = BertConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
     return StreamBert(config, vocab_size=61)
 
 
