@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import sys
-import time
 from pathlib import Path
 
 import pytest

@@ -54,7 +54,10 @@ def test_heads_that_are_not_there_are_named(recipe_path, stock_dir, tmp_path, ca
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["model.hidden_size=64"], r"word_embeddings.weight has shape \(1024, 32\), the recipe's model needs \(1024, 64\)"),
+        (
+            ["model.hidden_size=64"],
+            r"word_embeddings.weight has shape \(1024, 32\), the recipe's model needs \(1024, 64\)",
+        ),
         (["model.num_hidden_layers=1"], r"bert.encoder.layer.1.* has no place in the recipe's model"),
         (["model.num_hidden_layers=3"], r"bert.encoder.layer.2.* is missing there"),
         (["model.max_position_embeddings=128"], r"position_embeddings.weight has shape \(64, 32\)"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain import train
+from pretrain import launch_check, train
 from pretrain.engine.checkpoint import Checkpoint, TrainingState
 from pretrain.recipe import load_recipe
 from runtime.command import ConfigError
@@ -20,9 +20,9 @@ from tokenization import train as tokenizer_command
 ONE = World(rank=0, local_rank=0, size=1)
 
 
-def check(recipe: Path, ds_config: Path, *arguments: str, world: World = ONE) -> train.Launch:
+def check(recipe: Path, ds_config: Path, *arguments: str, world: World = ONE) -> launch_check.Launch:
     parsed = train._parse(["--recipe", str(recipe), "--deepspeed_config", str(ds_config), *arguments])
-    return train.check_launch(parsed, world)
+    return launch_check.check_launch(parsed, world)
 
 
 def test_a_good_launch_is_resolved(recipe_path, ds_config_path, tmp_path):
@@ -76,7 +76,9 @@ def test_missing_files(recipe_path, ds_config_path, tmp_path):
 def test_shards_of_another_tokenizer(corpus, recipe_path, ds_config_path, tmp_path):
     other = tmp_path / "other"
     tokenizer_command.main(["--input", str(corpus), "--output", str(other), "--vocab-size", "900"])
-    with pytest.raises(ConfigError, match=r"manifest.json was made with another tokenizer .* than .*other/tokenizer.json"):
+    with pytest.raises(
+        ConfigError, match=r"manifest.json was made with another tokenizer .* than .*other/tokenizer.json"
+    ):
         check(recipe_path, ds_config_path(1), "--set", f"tokenizer={other}")
 
 
@@ -99,7 +101,7 @@ def test_resume_with_nothing_to_resume(recipe_path, ds_config_path, tmp_path):
 
 
 @pytest.fixture
-def saved(recipe_path, ds_config_path, tmp_path) -> tuple[Checkpoint, train.Launch]:
+def saved(recipe_path, ds_config_path, tmp_path) -> tuple[Checkpoint, launch_check.Launch]:
     launch = check(recipe_path, ds_config_path(1), "--run-dir", str(tmp_path / "run"))
     checkpoint = Checkpoint(
         path=tmp_path / "run" / "checkpoints" / "step_00000005",
@@ -124,26 +126,28 @@ def test_another_run_is_not_resumed(setting, message, saved, recipe_path):
     checkpoint, launch = saved
     changed = replace(launch, recipe=load_recipe(recipe_path, [setting]))
     with pytest.raises(ConfigError, match=message):
-        train._check_same_run(checkpoint, changed)
-    train._check_same_run(checkpoint, launch)
+        launch_check._check_same_run(checkpoint, changed)
+    launch_check._check_same_run(checkpoint, launch)
 
 
 def test_other_data_is_not_resumed(saved):
     checkpoint, launch = saved
     with pytest.raises(ConfigError, match=r"sha256 of shards: 'x', now '[0-9a-f]{64}'"):
-        train._check_same_run(replace(checkpoint, fingerprints=checkpoint.fingerprints | {"shards": "x"}), launch)
+        launch_check._check_same_run(
+            replace(checkpoint, fingerprints=checkpoint.fingerprints | {"shards": "x"}), launch
+        )
 
 
 def test_another_length_of_training_is_named(saved, recipe_path, caplog):
     """Case L1: another total at resume is said."""
     checkpoint, launch = saved
-    train._check_same_run(checkpoint, replace(launch, recipe=load_recipe(recipe_path, ["training.steps=20"])))
+    launch_check._check_same_run(checkpoint, replace(launch, recipe=load_recipe(recipe_path, ["training.steps=20"])))
     assert "training.steps was 10, is now 20" in caplog.text
 
 
 def test_none_refuses_a_run_that_is_there(saved, recipe_path, ds_config_path, monkeypatch):
     checkpoint, launch = saved
-    monkeypatch.setattr(train, "find_checkpoint", lambda _: checkpoint)
+    monkeypatch.setattr(launch_check, "find_checkpoint", lambda _: checkpoint)
     with pytest.raises(ConfigError, match=r"--resume none: .*run holds a run at step 5"):
         check(recipe_path, ds_config_path(1), "--resume", "none", "--run-dir", str(launch.run_dir))
 
@@ -152,7 +156,8 @@ def test_too_few_validation_documents_are_said(saved, caplog):
     _, launch = saved
     splits = dict(launch.manifest.splits)
     splits["validation"] = replace(splits["validation"], documents=1)
-    assert train._validation(replace(launch, manifest=replace(launch.manifest, splits=splits)), 4) is None
+    assert train._splits(launch) == ["train", "validation"]
+    assert train._splits(replace(launch, manifest=replace(launch.manifest, splits=splits))) == ["train"]
     assert "the validation split has 1 document(s), too few to evaluate" in caplog.text
 
 

@@ -1,0 +1,130 @@
+"""What the user gave to a launch, checked whole before anything is written or a process group is joined."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pretrain.engine.checkpoint import Checkpoint, check_resumable, find_checkpoint
+from pretrain.engine.ds_config import load_ds_config, resolve_ds_config
+from pretrain.recipe import Recipe, load_recipe
+from pretrain.tokenizer import TokenizerInfo, load_tokenizer_info
+from runtime.command import ConfigError
+from runtime.dist import World
+from tokenization.manifest import Manifest, load_manifest
+
+logger = logging.getLogger(__name__)
+
+DATA_FIELDS = ("seq_len", "short_seq_prob", "nsp", "mlm_probability")
+"""Recipe fields of [data] that decide which pairs an epoch has; a resumed run cannot change them."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """All that the user gave, checked."""
+
+    recipe: Recipe
+    ds_config: dict[str, Any]
+    run_dir: Path
+    manifest: Manifest
+    tokenizer: TokenizerInfo
+    checkpoint: Checkpoint | None
+    world: World
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run has done all its steps."""
+        return self.checkpoint is not None and self.checkpoint.state.step >= self.recipe.training.steps
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """sha256 of what the run reads."""
+        return {"tokenizer": self.tokenizer.fingerprint, "shards": self.manifest.fingerprint}
+
+
+def check_launch(arguments: argparse.Namespace, world: World) -> Launch:
+    """Check all that the user gave; writes nothing, joins nothing.
+
+    Raises:
+        ConfigError: names the file, the field, the value and the rule.
+    """
+    recipe = load_recipe(arguments.recipe, arguments.set)
+    ds_config = resolve_ds_config(
+        load_ds_config(arguments.deepspeed_config),
+        path=arguments.deepspeed_config,
+        world_size=world.size,
+        total_steps=recipe.training.steps,
+        warmup_steps=recipe.training.warmup_steps,
+        on_cuda=torch.cuda.is_available(),
+    )
+    tokenizer = load_tokenizer_info(recipe.tokenizer)
+    manifest = load_manifest(recipe.shards)
+    _check_data(recipe, arguments.recipe, tokenizer, manifest)
+    run_dir = Path(arguments.run_dir or recipe.run_dir or f"runs/{recipe.name}")
+    checkpoint = _find_resume(arguments.resume, run_dir)
+    launch = Launch(recipe, ds_config, run_dir, manifest, tokenizer, checkpoint, world)
+    if checkpoint is not None:
+        check_resumable(checkpoint, ds_config, world.size)
+        _check_same_run(checkpoint, launch)
+    return launch
+
+
+def _check_data(recipe: Recipe, source: str, tokenizer: TokenizerInfo, manifest: Manifest) -> None:
+    if tokenizer.fingerprint != manifest.tokenizer_fingerprint:
+        raise ConfigError(
+            f"{recipe.shards}/manifest.json was made with another tokenizer "
+            f"({manifest.tokenizer_fingerprint[:12]}…) than {recipe.tokenizer}/tokenizer.json "
+            f"({tokenizer.fingerprint[:12]}…): shard the text anew, or name the tokenizer that it was made with"
+        )
+    vocab_size = recipe.model.vocab_size
+    if vocab_size is not None and tokenizer.size > vocab_size:
+        raise ConfigError(
+            f"{source}: model.vocab_size = {vocab_size} is below the {tokenizer.size} tokens of "
+            f"{recipe.tokenizer}: raise it or leave it out"
+        )
+    documents = manifest.splits["train"].documents
+    if documents < (2 if recipe.data.nsp else 1):
+        raise ConfigError(
+            f"{recipe.shards}: the train split has {documents} document(s); "
+            "with data.nsp = true a random segment B needs another document: add text, or set data.nsp = false"
+        )
+
+
+def _find_resume(resume: str, run_dir: Path) -> Checkpoint | None:
+    if resume not in ("auto", "none"):
+        found = find_checkpoint(Path(resume))
+        if found is None:
+            raise ConfigError(f"--resume {resume}: there is no checkpoint to resume from")
+        return found
+    found = find_checkpoint(run_dir)
+    if resume == "none" and found is not None:
+        raise ConfigError(
+            f"--resume none: {run_dir} holds a run at step {found.state.step}: "
+            "go on with --resume auto, or give another --run-dir"
+        )
+    return found
+
+
+def _check_same_run(checkpoint: Checkpoint, launch: Launch) -> None:
+    """Refuse to resume a run whose data or model changed; say what else changed."""
+    now, before = launch.recipe.model_dump(mode="json"), checkpoint.recipe
+    fixed = {f"data.{key}": (before["data"][key], now["data"][key]) for key in DATA_FIELDS}
+    fixed |= {f"model.{key}": (before["model"][key], now["model"][key]) for key in now["model"]}
+    fixed["training.seed"] = (before["training"]["seed"], now["training"]["seed"])
+    fixed |= {f"sha256 of {key}": (checkpoint.fingerprints[key], value) for key, value in launch.fingerprints.items()}
+    free = ("model.hidden_dropout_prob", "model.attention_probs_dropout_prob", "model.activation_checkpointing")
+    changed = [f"{key}: {old!r}, now {new!r}" for key, (old, new) in fixed.items() if old != new and key not in free]
+    if changed:
+        raise ConfigError(
+            f"{checkpoint.path}: cannot resume, these changed since it was saved:\n  " + "\n  ".join(changed) + "\n"
+            "start a new run; training.init_from takes the weights along"
+        )
+    for key in ("steps", "warmup_steps"):
+        old, new = before["training"][key], now["training"][key]
+        if old != new and launch.world.is_rank_zero:
+            logger.warning("training.%s was %s, is now %s: the schedule changes from here on", key, old, new)
