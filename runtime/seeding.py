@@ -5,13 +5,11 @@ result depends on how many processes or threads did the work, or on where a run 
 is splitmix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014); its state is one
 unsigned 64-bit number that the caller carries. The compiled functions are called from other compiled
 functions; plain Python uses `derive_seed`.
-
-Numba's cache looks only at the file of the function it compiles, not at the files of the functions called
-there: whoever changes a compiled function here removes the ``__pycache__`` folders of the files that use it.
 """
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -41,6 +39,8 @@ _NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
 _BYTES = np.uint64(0x0101010101010101)
 _TOP_BYTE = np.uint64(56)
 
+_SOURCE_KEY = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -53,7 +53,15 @@ def compiled(function: _Function) -> _Function:
     Returns:
         The compiled function, with the type that it had before.
     """
-    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+    # Numba keeps a compiled function under its name, and as long as its own file is unchanged: it does not
+    # see that a function of this file, compiled into it, has changed. So this file's hash is made a part of
+    # the name.
+    name = function.__qualname__
+    function.__qualname__ = f"{name}-{_SOURCE_KEY}"
+    try:
+        return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+    finally:
+        function.__qualname__ = name
 
 
 @compiled

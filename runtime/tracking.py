@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from runtime.files import write_json, write_text
 
@@ -59,14 +59,15 @@ class _Wandb:
     def __init__(self, run_dir: Path, mode: str, project: str, name: str, config: Mapping[str, Any]) -> None:
         import wandb  # noqa: PLC0415 - late: slow, and a broken one must cost a warning, not the run
 
-        if mode != "offline" and not _has_wandb_key():
-            if mode == "online":
+        asked_online = mode == "online"
+        if mode == "auto":
+            mode = os.environ.get("WANDB_MODE") or "online"
+        if mode == "online" and not _has_wandb_key():
+            if asked_online:
                 logger.warning("wandb: no key (WANDB_API_KEY or ~/.netrc): this run is tracked offline")
             mode = "offline"
         known = run_dir / TRACKING_FILE
-        run_id = (
-            json.loads(known.read_text(encoding="utf-8"))["wandb_id"] if known.exists() else secrets.token_hex(4)
-        )
+        run_id = json.loads(known.read_text(encoding="utf-8"))["wandb_id"] if known.exists() else secrets.token_hex(4)
         write_json(known, {"wandb_id": run_id})
         self._run = wandb.init(
             project=project,
@@ -74,7 +75,7 @@ class _Wandb:
             id=run_id,
             resume="allow",
             dir=str(run_dir),
-            mode="offline" if mode == "offline" else "online",
+            mode=cast(Any, mode),
             config=dict(config),
             settings=wandb.Settings(silent=True, console="off", init_timeout=60),
         )

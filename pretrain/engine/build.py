@@ -32,6 +32,8 @@ def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine
         model=model, model_parameters=parameter_groups(model), config=dict(config)
     )
     if scheduler is not None and hasattr(scheduler, "warmup_num_steps"):
+        # DeepSpeed makes two steps of a warmup of one, without a word.
+        scheduler.warmup_num_steps = config["scheduler"]["params"]["warmup_num_steps"]
         # DeepSpeed's warmup schedules begin at iteration -1 and use lr 0 for the first two updates; the formula has
         # lr(0) for the first alone.
         scheduler.step()

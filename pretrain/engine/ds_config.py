@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pretrain.engine.ds_blocks import check_blocks
 from runtime.command import ConfigError, did_you_mean
 from runtime.files import read_json
 
@@ -160,6 +161,7 @@ def resolve_ds_config(
             "the loss is scaled for an average over ranks"
         )
     _refuse_auto(resolved, path)
+    check_blocks(resolved, path)
     return resolved
 
 
