@@ -1,0 +1,1 @@
+"""What a step sees: shards to epoch plans, global batches, masks and token streams."""
