@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -192,3 +193,6 @@ def _save(run: Run, state: TrainingState) -> None:
     )
     if run.world.is_rank_zero:
         logger.info("step %d  saved %s", state.step, path)
+    if run.world.is_first_of_host:
+        # Every rank has come to this epoch: nobody opens the plans of earlier ones again.
+        run.stream.reader.prune(keep=range(state.epoch, sys.maxsize))

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 PARTIAL = ".partial-"
 STALE_SECONDS = 24 * 3600.0
+_SILENT_SECONDS = 2.0
 _POLL_SECONDS = 0.2
 _REMINDER_SECONDS = 60.0
 
@@ -157,9 +158,12 @@ def provide_folder(folder: Path, build: Callable[[Path], None], *, may_build: bo
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder so that no process sees a part of it."""
+    """Remove a folder so that no process sees a part of it; another process may be removing it as well."""
     doomed = _partial_of(folder)
-    folder.rename(doomed)
+    try:
+        folder.rename(doomed)
+    except FileNotFoundError:
+        return
     shutil.rmtree(doomed)
 
 
@@ -195,7 +199,7 @@ def _last_change(folder: Path) -> float:
 def _wait_for(folder: Path, wait_seconds: float) -> None:
     """Poll until a folder is there; say now and then what is waited for."""
     start = time.monotonic()
-    reminder = start
+    reminder = start + _SILENT_SECONDS
     while not folder.is_dir():
         now = time.monotonic()
         if now - start >= wait_seconds:

@@ -164,8 +164,10 @@ def test_a_build_that_fails_leaves_nothing(manifest: Manifest, tmp_path: Path) -
 
 @pytest.mark.timeout(60)
 def test_a_process_that_may_not_build_waits(
-    manifest: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    manifest: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(arrays, "_SILENT_SECONDS", 0.1)
+
     def build_later() -> None:
         time.sleep(0.5)
         open_epoch_plan(tmp_path, key_of(manifest), opener(manifest))
@@ -183,6 +185,11 @@ def test_a_process_that_may_not_build_waits(
 def test_waiting_ends(manifest: Manifest, tmp_path: Path) -> None:
     with pytest.raises(TimeoutError, match=r"waited 0.3 s for .*plan-train-.*, which another process builds"):
         open_epoch_plan(tmp_path, key_of(manifest), None, wait_seconds=0.3)
+
+
+def test_two_hosts_may_remove_the_same_plan(tmp_path: Path) -> None:
+    arrays.remove_folder(tmp_path / "removed-by-another-host")
+    assert not list(tmp_path.iterdir())
 
 
 def test_damaged_plans_are_named(manifest: Manifest, tmp_path: Path) -> None:
