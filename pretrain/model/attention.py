@@ -24,6 +24,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 ATTENTION_NAME = "zerobert_stream"
+LONGEST_PLAIN = 256
+"""Tokens of the longest pair for which the scores are held in memory on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,11 @@ class StreamLayout:
         return cls(cu_seqlens, max(lengths), tuple(runs))
 
 
-def _attend_by_varlen(query: Tensor, key: Tensor, value: Tensor, layout: StreamLayout, scaling: float) -> Tensor:
+def _attend_by_varlen(query: Tensor, key: Tensor, value: Tensor, layout: StreamLayout) -> Tensor:
     # (1, N, T, D) -> (T, N, D), the kernel's order; a view of the projections' own memory.
     q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
     cu, longest = layout.cu_seqlens, layout.longest
-    out = varlen_attn(q, k, v, cu, cu, longest, longest, scale=scaling)
+    out = varlen_attn(q, k, v, cu, cu, longest, longest)
     assert isinstance(out, Tensor)
     return out.unsqueeze(0)
 
@@ -80,17 +82,25 @@ def _attend_by_runs(
     query: Tensor, key: Tensor, value: Tensor, layout: StreamLayout, scaling: float, dropout: float
 ) -> Tensor:
     num_heads, head_size = query.shape[1], query.shape[3]
+    # split, not slices: the backward of a slice fills a whole stream with zeros for each run.
+    sizes = [run.num_pairs * run.length for run in layout.runs]
+    pieces = zip(*(x[0].split(sizes, dim=1) for x in (query, key, value)), strict=True)
     outputs = []
-    for run in layout.runs:
-        stop = run.start + run.num_pairs * run.length
-        # (1, N, G·L, D) -> (G, N, L, D): a batch of G pairs.
-        q, k, v = (
-            x[0, :, run.start : stop].reshape(num_heads, run.num_pairs, run.length, head_size).transpose(0, 1)
-            for x in (query, key, value)
-        )
-        out = scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
-        outputs.append(out.transpose(1, 2).reshape(run.num_pairs * run.length, num_heads, head_size))
+    for run, size, piece in zip(layout.runs, sizes, pieces, strict=True):
+        # (N, G·L, D) -> (G, N, L, D): a batch of G pairs.
+        q, k, v = (x.reshape(num_heads, run.num_pairs, run.length, head_size).transpose(0, 1) for x in piece)
+        if _is_plain_faster(q):
+            weights = torch.softmax((q @ k.transpose(-1, -2)) * scaling, dim=-1)
+            out = torch.dropout(weights, dropout, train=dropout > 0.0) @ v
+        else:
+            out = scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
+        outputs.append(out.transpose(1, 2).reshape(size, num_heads, head_size))
     return torch.cat(outputs).unsqueeze(0)
+
+
+def _is_plain_faster(query: Tensor) -> bool:
+    """Say whether two matrix products beat the fused kernel: in bf16 on a CPU, 3 times at 128 tokens, not at 512."""
+    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.shape[2] <= LONGEST_PLAIN
 
 
 def attend_stream(
@@ -121,9 +131,12 @@ def attend_stream(
         The context, (1, T, N, D), and None in place of the attention weights.
     """
     assert attention_mask is None, "a token stream takes no attention mask"
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0:
-        return _attend_by_varlen(query, key, value, layout, scaling), None
+    # The kernel's own scale is D ** -0.5, and so is BERT's.
+    kernel_scaling = query.shape[-1] ** -0.5
+    scaling = kernel_scaling if scaling is None else scaling
+    is_half = query.dtype in (torch.float16, torch.bfloat16)
+    if query.is_cuda and is_half and dropout == 0.0 and scaling == kernel_scaling:
+        return _attend_by_varlen(query, key, value, layout), None
     return _attend_by_runs(query, key, value, layout, scaling, dropout), None
 
 

@@ -99,20 +99,18 @@ def test_a_pair_does_not_feel_its_neighbours():
 def test_the_kernel_of_cuda_is_handed_what_it_wants(lengths: list[int], monkeypatch: pytest.MonkeyPatch):
     """varlen_attn wants (T, N, D), int32 offsets and the longest length; a plain one stands in for it here."""
 
-    def plain_kernel(
-        q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int, *, scale: float
-    ):
+    def plain_kernel(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int):
         assert cu_q.dtype == cu_k.dtype == torch.int32
         assert max_q == max_k == max(lengths)
         assert q.shape == (sum(lengths), 2, 8)
         assert cu_q.diff().tolist() == lengths
         q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-        return _plain(q, k, v, lengths, scale)[0]
+        return _plain(q, k, v, lengths, 8**-0.5)[0]
 
     monkeypatch.setattr(attention, "varlen_attn", plain_kernel)
     queries = _queries(lengths)
-    out = attention._attend_by_varlen(*queries, _layout(lengths), 0.25)
-    torch.testing.assert_close(out, _attend(queries, lengths, scaling=0.25), atol=1e-6, rtol=1e-5)
+    out = attention._attend_by_varlen(*queries, _layout(lengths))
+    torch.testing.assert_close(out, _attend(queries, lengths), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.gpu
