@@ -36,7 +36,7 @@ RECIPE = "recipes/demo.toml"
 DS_CONFIG = "ds_configs/cpu_zero2_bf16.json"
 HOME = Path("runs/demo")
 MODEL = HOME / "model"
-VOCAB_SIZE = 8192
+VOCAB_SIZE = 4096
 NUM_PROCESSES = 2
 
 SENTENCES = (

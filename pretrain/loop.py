@@ -20,7 +20,7 @@ from pretrain.engine.build import take_step
 from pretrain.engine.checkpoint import TrainingState, save_checkpoint
 from pretrain.evaluate import evaluate
 from pretrain.forward import forward_sums
-from pretrain.metrics import LossMeter, SpeedMeter
+from pretrain.metrics import LossMeter, SpeedMeter, peak_memory_gib
 from pretrain.model.loss import micro_batch_loss
 from pretrain.recipe import Recipe
 from runtime.dist import World
@@ -150,18 +150,20 @@ def _log(
         values["train/grad_norm"] = float(update.gradient_norm)
     if run.engine.fp16_enabled():
         values["train/loss_scale"] = float(run.engine.optimizer.cur_scale)
+    values["memory/peak_gib"] = peak_memory_gib(run.device)
     values |= {"pairs_seen": state.pairs_seen, "tokens_seen": state.tokens_seen, "epoch": state.epoch}
     run.tracker.log(state.step, values)
     nsp = f" (mlm {values['train/mlm_loss']:.3f}, nsp {values['train/nsp_loss']:.3f})" if run.recipe.data.nsp else ""
     if run.world.is_rank_zero:
         logger.info(
-            "step %d/%d  loss %.4f%s  lr %.2e  %s tokens/s  %s left",
+            "step %d/%d  loss %.4f%s  lr %.2e  %s tokens/s  %.1f GiB  %s left",
             state.step,
             run.recipe.training.steps,
             values["train/loss"],
             nsp,
             values["train/lr"],
             f"{values['speed/tokens_per_second']:,.0f}",
+            values["memory/peak_gib"],
             clock.left(state.step),
         )
 

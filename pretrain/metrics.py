@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 import time
 
 import torch
 
 from pretrain.model.loss import LossSums
-from runtime.dist import sum_over_ranks
+from runtime.dist import max_over_ranks, sum_over_ranks
 
 
 class LossMeter:
@@ -62,23 +63,42 @@ class SpeedMeter:
     def __init__(self) -> None:
         self._tokens = 0
         self._pairs = 0
+        self._steps = 0
         self._began = time.monotonic()
 
     def add(self, tokens: int, pairs: int) -> None:
         """Count one global batch: real tokens, padding excluded, and pairs."""
         self._tokens += tokens
         self._pairs += pairs
+        self._steps += 1
 
     def exclude(self, seconds: float) -> None:
         """Leave a pause out: evaluation and saving are not training."""
         self._began += seconds
 
     def read(self) -> dict[str, float]:
-        """Return speed/tokens_per_second and speed/pairs_per_second, and start anew."""
+        """Return speed/tokens_per_second, speed/pairs_per_second and speed/step_seconds, and start anew."""
         seconds = max(1e-9, time.monotonic() - self._began)
         values = {
             "speed/tokens_per_second": self._tokens / seconds,
             "speed/pairs_per_second": self._pairs / seconds,
+            "speed/step_seconds": seconds / max(1, self._steps),
         }
-        self._tokens, self._pairs, self._began = 0, 0, time.monotonic()
+        self._tokens, self._pairs, self._steps, self._began = 0, 0, 0, time.monotonic()
         return values
+
+
+def peak_memory_gib(device: torch.device) -> float:
+    """Return the most memory that a process has held so far, the largest over all ranks; every rank must call.
+
+    Args:
+        device: of the engine. On CUDA what torch has allocated there, elsewhere the process's resident memory.
+
+    Returns:
+        GiB.
+    """
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device) / 2**30
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux counts in KiB
+    return max_over_ranks(peak, device)

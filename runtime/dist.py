@@ -109,11 +109,16 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def all_agree(is_fine: bool, device: torch.device) -> bool:
-    """Return whether every rank says so; every rank must call."""
-    flag = torch.tensor(1.0 if is_fine else 0.0, device=device)
-    dist.all_reduce(flag, op=dist.ReduceOp.MIN)
-    return bool(flag.item() == 1.0)
+def max_over_ranks(value: float, device: torch.device) -> float:
+    """Return the largest of all ranks' values; every rank must call.
+
+    Args:
+        value: this rank's.
+        device: of the process group.
+    """
+    largest = torch.tensor(value, dtype=torch.float64, device=device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return float(largest.item())
 
 
 def _free_port() -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from pretrain import metrics
-from pretrain.metrics import LossMeter, SpeedMeter
+from pretrain.metrics import LossMeter, SpeedMeter, peak_memory_gib
 from pretrain.model.loss import LossSums
 
 
@@ -106,12 +108,25 @@ def test_speed_by_hand(monkeypatch: pytest.MonkeyPatch):
     meter.add(tokens=1000, pairs=32)
     clock.now += 10.0
     meter.exclude(6.0)  # evaluated and saved meanwhile
-    assert meter.read() == pytest.approx({"speed/tokens_per_second": 1000.0, "speed/pairs_per_second": 16.0})
+    assert meter.read() == pytest.approx(
+        {"speed/tokens_per_second": 1000.0, "speed/pairs_per_second": 16.0, "speed/step_seconds": 2.0}
+    )
     meter.add(tokens=500, pairs=5)
     clock.now += 5.0
-    assert meter.read() == pytest.approx({"speed/tokens_per_second": 100.0, "speed/pairs_per_second": 1.0})
+    assert meter.read() == pytest.approx(
+        {"speed/tokens_per_second": 100.0, "speed/pairs_per_second": 1.0, "speed/step_seconds": 5.0}
+    )
 
 
 def test_speed_without_time_is_a_number(monkeypatch: pytest.MonkeyPatch):
     Clock(monkeypatch)
-    assert SpeedMeter().read() == {"speed/tokens_per_second": 0.0, "speed/pairs_per_second": 0.0}
+    values = SpeedMeter().read()
+    assert set(values) == {"speed/tokens_per_second", "speed/pairs_per_second", "speed/step_seconds"}
+    assert values["speed/tokens_per_second"] == 0.0
+    assert 0.0 <= values["speed/step_seconds"] < 1e-6
+
+
+def test_peak_memory_is_what_the_kernel_says(device: torch.device):
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    peak_kib = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+    assert peak_memory_gib(device) == pytest.approx(peak_kib / 2**20, rel=0.01)
