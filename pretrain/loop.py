@@ -61,8 +61,10 @@ def train(run: Run, state: TrainingState) -> TrainingState:
         while state.step < steps:
             micro_batches, cursor = next(batches)
             update = _train_step(run, micro_batches, state.step, losses)
-            state = _advance(run, state, micro_batches[0], cursor)
+            before, state = state, _advance(run, state, micro_batches[0], cursor)
             speed.add(micro_batches[0].global_tokens, micro_batches[0].global_pairs)
+            if state.step == before.step:
+                continue  # what is due at this step was done when it was reached
             is_last = state.step == steps
             if is_last or state.step % recipe.training.log_interval_steps == 0:
                 _log(run, state, losses, speed, update, clock)

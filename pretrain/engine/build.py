@@ -11,6 +11,7 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
+from pretrain.engine.build_lock import named_build_locks
 from pretrain.engine.ds_config import BATCH_KEYS, BatchSizes
 from pretrain.engine.optim import parameter_groups
 
@@ -28,9 +29,10 @@ def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine
     Returns:
         The engine, its schedule at step 0: the first update uses lr(0), the second lr(1).
     """
-    engine, _, _, scheduler = deepspeed.initialize(
-        model=model, model_parameters=parameter_groups(model), config=dict(config)
-    )
+    with named_build_locks():
+        engine, _, _, scheduler = deepspeed.initialize(
+            model=model, model_parameters=parameter_groups(model), config=dict(config)
+        )
     if scheduler is not None and hasattr(scheduler, "warmup_num_steps"):
         # DeepSpeed makes two steps of a warmup of one, without a word.
         scheduler.warmup_num_steps = config["scheduler"]["params"]["warmup_num_steps"]
