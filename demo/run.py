@@ -8,7 +8,6 @@ call makes tokenizer and shards only if they are not there, and a new run each t
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -27,6 +26,7 @@ from rich.table import Table
 
 from pretrain.recipe import Recipe, load_recipe
 from runtime.files import read_json
+from runtime.tracking import read_metrics
 from tokenization.indexed import IndexedReader
 from tokenization.manifest import Manifest, load_manifest
 
@@ -103,7 +103,7 @@ def _run(command: list[str]) -> float:
 
 def _table(recipe: Recipe, seconds: dict[str, float | None]) -> Table:
     manifest = load_manifest(recipe.shards)
-    metrics = [json.loads(line) for line in Path(str(recipe.run_dir), "metrics.jsonl").read_text().splitlines()]
+    metrics = read_metrics(Path(str(recipe.run_dir)))
     figures = {
         "tokenizer": f"{manifest.vocab_size:,} tokens of vocabulary",
         "shard": ", ".join(

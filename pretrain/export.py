@@ -91,6 +91,7 @@ def export(run: Path, to: Path, *, step: int | None = None, tokenizer_dir: Path 
         ConfigError: bad input, nothing written.
         ExportError: a key missing or unexpected, other logits, other ids; nothing left behind.
     """
+    to = to.resolve()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ConfigError(f"--to {to}: exists already; give a new folder")
     if not run.is_dir():

@@ -97,10 +97,16 @@ def _check_data(recipe: Recipe, source: str, tokenizer: TokenizerInfo, manifest:
 
 def _find_resume(resume: str, run_dir: Path) -> Checkpoint | None:
     if resume not in ("auto", "none"):
-        found = find_checkpoint(Path(resume))
-        if found is None:
+        wanted = find_checkpoint(Path(resume))
+        if wanted is None:
             raise ConfigError(f"--resume {resume}: there is no checkpoint to resume from")
-        return found
+        there = find_checkpoint(run_dir)
+        if there is not None and there.path.resolve() != wanted.path.resolve():
+            raise ConfigError(
+                f"--resume {resume}: {run_dir} holds a run at step {there.state.step} already: "
+                "go on from another checkpoint in a new --run-dir"
+            )
+        return wanted
     found = find_checkpoint(run_dir)
     if resume == "none" and found is not None:
         raise ConfigError(

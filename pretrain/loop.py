@@ -151,7 +151,7 @@ def _log(
     if update.gradient_norm is not None:
         values["train/grad_norm"] = float(update.gradient_norm)
     if run.engine.fp16_enabled():
-        values["train/loss_scale"] = float(run.engine.optimizer.cur_scale)
+        values["train/loss_scale"] = float(run.engine.optimizer.loss_scale)
     values["memory/peak_gib"] = peak_memory_gib(run.device)
     values |= {"pairs_seen": state.pairs_seen, "tokens_seen": state.tokens_seen, "epoch": state.epoch}
     run.tracker.log(state.step, values)

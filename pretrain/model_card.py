@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from pretrain.engine.checkpoint import CHECKPOINTS_DIR, Checkpoint
 from pretrain.engine.ds_config import precision, zero_stage
-from runtime.tracking import METRICS_FILE
+from runtime.tracking import read_metrics
 
 CARD = """---
 library_name: transformers
@@ -108,12 +107,9 @@ def _losses(checkpoint: Checkpoint) -> str:
 
 def metrics_at(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the latest value of each metric at or before a checkpoint's step; empty without metrics.jsonl."""
-    run_dir = checkpoint.path.parent.parent if checkpoint.path.parent.name == CHECKPOINTS_DIR else Path()
-    path = run_dir / METRICS_FILE
     values: dict[str, Any] = {}
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            entry = json.loads(line)
+    if checkpoint.path.parent.name == CHECKPOINTS_DIR:
+        for entry in read_metrics(checkpoint.path.parent.parent):
             if entry["step"] <= checkpoint.state.step:
                 values.update(entry)
     return values

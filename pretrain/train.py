@@ -37,6 +37,7 @@ from runtime.command import EXIT_DONE, run_command
 from runtime.dist import World, add_local_rank_argument, barrier, process_group, world_from_environment
 from runtime.files import write_json
 from runtime.tracking import Tracker
+from tokenization.manifest import verify
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             logger.info("%s: all %d steps are done", launch.run_dir, launch.recipe.training.steps)
         return EXIT_DONE
     # These can still find fault with the input, so they come before anything is written.
-    model = build_model(launch.recipe, launch.tokenizer)
+    model = build_model(launch.recipe, launch.tokenizer, is_resumed=launch.checkpoint is not None)
+    if launch.checkpoint is None and launch.world.is_rank_zero:
+        verify(launch.manifest)
     readers = {split: _reader(launch, split) for split in _splits(launch)}
     with process_group(launch.world) as device:
         _run(launch, model, readers, device)

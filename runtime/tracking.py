@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -52,7 +53,14 @@ def _step_of(line: str) -> float:
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
-        return float("inf")  # a line cut by a crash
+        return math.inf  # a line cut by a crash
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's metrics.jsonl, but for one that a crash cut short; empty without the file."""
+    path = run_dir / METRICS_FILE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return [json.loads(line) for line in lines if _step_of(line) < math.inf]
 
 
 class _Wandb:

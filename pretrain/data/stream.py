@@ -100,11 +100,6 @@ class MicroBatch:
         return self.weight * (len(self.cu_seqlens) - 1)
 
     @property
-    def longest_pair(self) -> int:
-        """Tokens of the first and longest pair."""
-        return int(self.cu_seqlens[1])
-
-    @property
     def global_masked_tokens(self) -> int:
         """Predictions of the global batch: the divisor of the MLM loss."""
         return self.counts.masked_tokens

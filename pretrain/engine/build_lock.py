@@ -41,7 +41,10 @@ def named_build_locks(patience_seconds: float = PATIENCE_SECONDS) -> Iterator[No
 def _warn() -> None:
     root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
     for lock in sorted(root.rglob("lock")):
-        minutes = (time.time() - lock.stat().st_mtime) / 60
+        try:
+            minutes = (time.time() - lock.stat().st_mtime) / 60
+        except FileNotFoundError:
+            continue  # its build has just ended
         logger.warning(
             "still waiting to start: %s is %.0f min old. A compiler may be at work; if none is, "
             "a build was killed: remove that file",

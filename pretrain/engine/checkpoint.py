@@ -11,7 +11,7 @@ import contextlib
 import io
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 CHECKPOINTS_DIR = "checkpoints"
 CHECKPOINT_FILE = "checkpoint.json"
 LATEST_FILE = "latest"
+BF16_FILE = "bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"
+BF16_KEY = "single_partition_of_fp32_groups"
 MODEL_STATES_FILE = "mp_rank_00_model_states.pt"
 """DeepSpeed's file of the weights, on stages 0 to 2."""
 CLIENT_STATE_KEY = "zerobert"
@@ -125,14 +127,19 @@ def save_checkpoint(
         }
         write_json(root / tag / CHECKPOINT_FILE, content)
         write_text(root / LATEST_FILE, tag)
-        _remove_older(root, keep_last)
+        _remove_older(root, tag, keep_last)
     barrier()
     return root / tag
 
 
-def _remove_older(root: Path, keep_last: int) -> None:
-    whole = sorted(path.parent for path in root.glob(f"step_*/{CHECKPOINT_FILE}"))
-    for path in whole[:-keep_last]:
+def _tags(root: Path) -> list[str]:
+    """Return the tags of the whole checkpoints, oldest step first."""
+    return sorted(path.parent.name for path in root.glob(f"step_{'[0-9]' * 8}/{CHECKPOINT_FILE}"))
+
+
+def _remove_older(root: Path, saved: str, keep_last: int) -> None:
+    up_to_now = [tag for tag in _tags(root) if tag <= saved]
+    for path in (root / tag for tag in up_to_now[:-keep_last]):
         # The list goes first: a removal that is cut short leaves a folder that nobody takes for a checkpoint.
         (path / CHECKPOINT_FILE).unlink()
         shutil.rmtree(path)
@@ -152,11 +159,13 @@ def find_checkpoint(run_dir: Path, step: int | None = None) -> Checkpoint | None
         ConfigError: the step is not there, or the checkpoint is not whole.
     """
     if (run_dir / CHECKPOINT_FILE).is_file():
+        if step not in (None, int(run_dir.name[5:])):
+            raise ConfigError(f"{run_dir} is the checkpoint of one step; name the run dir to choose step {step}")
         return read_checkpoint(run_dir)
     root = run_dir / CHECKPOINTS_DIR
     if step is not None:
-        if not (root / tag_of(step)).is_dir():
-            there = ", ".join(str(int(path.name[5:])) for path in sorted(root.glob("step_*"))) or "none"
+        if tag_of(step) not in _tags(root):
+            there = ", ".join(str(int(tag[5:])) for tag in _tags(root)) or "none"
             raise ConfigError(f"{run_dir}: no checkpoint of step {step}; there are: {there}")
         return read_checkpoint(root / tag_of(step))
     latest = root / LATEST_FILE
@@ -202,9 +211,17 @@ def check_resumable(checkpoint: Checkpoint, ds_config: Mapping[str, Any], world_
         world_size: ranks of this start.
 
     Raises:
-        ConfigError: another ZeRO stage or precision; another world size, above stage 0.
+        ConfigError: another ZeRO stage, precision, optimizer, accumulation type or offload, all of which decide what
+            DeepSpeed's files hold; another world size, above stage 0.
     """
-    for name, read in (("zero_optimization.stage", zero_stage), ("precision", precision)):
+    readers: dict[str, Callable[[Mapping[str, Any]], object]] = {
+        "zero_optimization.stage": zero_stage,
+        "precision": precision,
+        "optimizer.type": lambda config: config["optimizer"]["type"],
+        "data_types": lambda config: config.get("data_types"),
+        "offload_optimizer": lambda config: config.get("zero_optimization", {}).get("offload_optimizer"),
+    }
+    for name, read in readers.items():
         before, now = read(checkpoint.ds_config), read(ds_config)
         if before != now:
             raise ConfigError(
@@ -240,21 +257,16 @@ def load_fp32_weights(checkpoint: Checkpoint, model: nn.Module) -> dict[str, Ten
         float32 tensors by the model's state dict names; tied ones are the same tensor.
     """
     config, path = checkpoint.ds_config, checkpoint.path
-    stage = zero_stage(config)
-    if stage == 1 and precision(config) == "bf16" and _adds_up_in_fp32(config):
+    if _is_bf16_optimizer(path):
         return _with_tied_names(_bf16_optimizer_masters(path), model)
-    if stage > 0:
+    if zero_stage(config) > 0:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):  # its progress
             state = get_fp32_state_dict_from_zero_checkpoint(str(path.parent), tag=checkpoint.tag)
         return {name: tensor.float() for name, tensor in state.items()}
     saved = _load(path / MODEL_STATES_FILE)
     if precision(config) == "fp32":
         return dict(saved["module"])
-    return _with_tied_names(_half_precision_masters(saved["optimizer"]["fp32_groups"], model), model)
-
-
-def _adds_up_in_fp32(config: Mapping[str, Any]) -> bool:
-    return bool(config.get("data_types", {}).get("grad_accum_dtype") == "fp32")
+    return _with_tied_names(_half_precision_masters(saved["optimizer"], model), model)
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -268,26 +280,38 @@ def _bf16_optimizer_masters(path: Path) -> dict[str, Tensor]:
     Each rank's file holds its slice of each group's flat tensor: the group's parameters end to end, padded behind.
     """
     num_ranks = len(list(path.glob("bf16_zero_pp_rank_*_optim_states.pt")))
-    files = [path / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(num_ranks)]
-    slices = [_load(file)["optimizer_state_dict"]["single_partition_of_fp32_groups"] for file in files]
+    slices = [_load(path / BF16_FILE.format(rank))["optimizer_state_dict"][BF16_KEY] for rank in range(num_ranks)]
     masters: dict[str, Tensor] = {}
     for group, shapes in enumerate(_load(path / MODEL_STATES_FILE)["param_shapes"]):
-        flat, start = torch.cat([rank[group].detach() for rank in slices]), 0
-        for name, shape in shapes.items():
-            masters[name] = flat[start : start + shape.numel()].view(shape)
-            start += shape.numel()
-        assert start <= flat.numel()
+        masters |= _cut(torch.cat([rank[group].detach() for rank in slices]), list(shapes.items()))
     return masters
 
 
-def _half_precision_masters(fp32_groups: Any, model: nn.Module) -> dict[str, Tensor]:
-    """Name the masters of DeepSpeed's half-precision optimizer without ZeRO, which lists them by group alone."""
+def _is_bf16_optimizer(path: Path) -> bool:
+    first = path / BF16_FILE.format(0)
+    return first.is_file() and "zero_stage" not in _load(first)["optimizer_state_dict"]
+
+
+def _half_precision_masters(saved: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """Name the masters of DeepSpeed's half-precision optimizers without ZeRO, which list them by group alone."""
     masters: dict[str, Tensor] = {}
-    for group, saved in zip(named_groups(model), fp32_groups, strict=True):
-        for (name, parameter), master in zip(group, saved, strict=True):
-            assert master.shape == parameter.shape, name
-            masters[name] = master.detach()
+    for number, group in enumerate(named_groups(model)):
+        shapes = [(name, parameter.shape) for name, parameter in group]
+        if "fp32_groups_flat" in saved:  # with DeepSpeed's own fused Adam
+            masters |= _cut(saved["fp32_groups_flat"][number].detach(), shapes)
+        else:
+            names = [name for name, _ in shapes]
+            masters |= {name: master.detach() for name, master in zip(names, saved["fp32_groups"][number], strict=True)}
     return masters
+
+
+def _cut(flat: Tensor, shapes: Sequence[tuple[str, torch.Size]]) -> dict[str, Tensor]:
+    """Cut parameters that stand end to end out of a flat tensor; it may be padded behind."""
+    parameters, start = {}, 0
+    for name, shape in shapes:
+        parameters[name] = flat[start : start + shape.numel()].view(shape)
+        start += shape.numel()
+    return parameters
 
 
 def _with_tied_names(masters: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ DeepSpeed refuses these too, but late: inside the process group, with a tracebac
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,20 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from runtime.command import ConfigError, did_you_mean
 
 DEFINITIONS = {"zero_optimization": DeepSpeedZeroConfig, "fp16": DeepSpeedFP16Config, "bf16": DeepSpeedBF16Config}
+BLOCK_KEYS = {
+    "optimizer": ("type", "params", "legacy_fusion"),
+    "scheduler": ("type", "params"),
+    "data_types": ("grad_accum_dtype",),
+    "checkpoint": (
+        "tag_validation",
+        "load_universal",
+        "use_node_local_storage",
+        "parallel_write",
+        "writer",
+        "checkpoint_serialization",
+    ),
+}
+FLOAT_TYPES = ("fp32", "fp16", "bf16")
 MORE_OPTIMIZERS = ("OneBitAdam", "OneBitLamb", "ZeroOneAdam")
 
 
@@ -33,7 +47,8 @@ def check_blocks(config: Mapping[str, Any], path: str | Path) -> None:
     Raises:
         ConfigError: every fault, a line each.
     """
-    faults = [*_block_faults(config), *_optimizer_faults(config), *_schedule_faults(config)]
+    faults = [*_block_faults(config), *_key_faults(config), *_type_faults(config)]
+    faults += [*_optimizer_faults(config), *_schedule_faults(config)]
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
 
@@ -54,19 +69,77 @@ def _block_faults(config: Mapping[str, Any]) -> list[str]:
     return faults
 
 
+def _key_faults(config: Mapping[str, Any]) -> list[str]:
+    """Name unknown keys of blocks that DeepSpeed reads key by key, ignoring all others."""
+    return [
+        f"{block}.{key}: DeepSpeed knows no such key and would ignore it{did_you_mean(key, known)}"
+        for block, known in BLOCK_KEYS.items()
+        for key in config.get(block, {})
+        if key not in known
+    ]
+
+
+def _type_faults(config: Mapping[str, Any]) -> list[str]:
+    places = {
+        "communication_data_type": config.get("communication_data_type"),
+        "data_types.grad_accum_dtype": config.get("data_types", {}).get("grad_accum_dtype"),
+    }
+    return [
+        f"{place} = {value!r}: must be one of {', '.join(FLOAT_TYPES)}"
+        for place, value in places.items()
+        if value is not None and value not in FLOAT_TYPES
+    ]
+
+
 def _optimizer_faults(config: Mapping[str, Any]) -> list[str]:
-    kind = str(config["optimizer"]["type"])
+    kind, params = str(config["optimizer"]["type"]), dict(config["optimizer"].get("params", {}))
     known = {*DEEPSPEED_OPTIMIZERS, *(name.lower() for name in MORE_OPTIMIZERS)}
-    if kind.lower() in known or hasattr(torch.optim, kind):
+    of_torch: Any = getattr(torch.optim, kind, None)
+    is_of_torch = isinstance(of_torch, type) and issubclass(of_torch, torch.optim.Optimizer)
+    if kind.lower() not in known and not is_of_torch:
+        hint = did_you_mean(kind, ["AdamW", "Adam", "Lion", "Muon", "SGD", "Adagrad", *MORE_OPTIMIZERS])
+        return [f"optimizer.type = {kind!r}: neither DeepSpeed nor torch.optim has it{hint}"]
+    if kind.lower() in ("adam", "adamw"):
+        if not params.pop("torch_adam", False):
+            return []  # DeepSpeed's own, which would be compiled here
+        params.pop("adam_w_mode", None)
+        of_torch = torch.optim.AdamW
+    elif kind.lower() in known:
         return []
-    hint = did_you_mean(kind, ["AdamW", "Adam", "Lion", "Muon", "SGD", "Adagrad", *MORE_OPTIMIZERS])
-    return [f"optimizer.type = {kind!r}: neither DeepSpeed nor torch.optim has it{hint}"]
+    return _try("optimizer.params", lambda: of_torch([torch.zeros(1, requires_grad=True)], **params))
 
 
 def _schedule_faults(config: Mapping[str, Any]) -> list[str]:
     if "scheduler" not in config:
         return []
-    kind = config["scheduler"]["type"]
-    known = set(inspect.signature(getattr(lr_schedules, kind)).parameters) - {"optimizer", "last_batch_iteration"}
-    unknown = sorted(set(config["scheduler"].get("params", {})) - known)
-    return [f"scheduler.params.{key}: {kind} takes no such parameter{did_you_mean(key, known)}" for key in unknown]
+    kind, params = config["scheduler"]["type"], config["scheduler"].get("params", {})
+    if not isinstance(params, dict):
+        return [f"scheduler.params = {params!r}: must be an object {{...}}"]
+    parameters = inspect.signature(getattr(lr_schedules, kind)).parameters
+    known = set(parameters) - {"optimizer", "last_batch_iteration"}
+    faults = [
+        f"scheduler.params.{key}: {kind} takes no such parameter{did_you_mean(key, known)}"
+        for key in sorted(set(params) - known)
+    ]
+    faults += [
+        f"scheduler.params.{key} is missing; {kind} has no default for it"
+        for key in sorted(known - set(params))
+        if parameters[key].default is inspect.Parameter.empty
+    ]
+    return faults or _try("scheduler.params", lambda: _two_steps(kind, params))
+
+
+def _two_steps(kind: str, params: Mapping[str, Any]) -> None:
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=1e-3)
+    schedule = getattr(lr_schedules, kind)(optimizer, **params)
+    schedule.step()
+    schedule.step()
+
+
+def _try(place: str, make: Callable[[], object]) -> list[str]:
+    """Make the real thing on a tensor of one element; what it objects to is a fault of the JSON."""
+    try:
+        make()
+    except Exception as error:  # noqa: BLE001 - whatever it raises here it would raise on every rank later
+        return [f"{place}: {error}"]
+    return []

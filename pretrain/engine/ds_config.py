@@ -148,8 +148,8 @@ def resolve_ds_config(
     resolved = copy.deepcopy(dict(config))
     sizes = resolve_batch_sizes(config, world_size, path)
     resolved.update({key: getattr(sizes, key) for key in BATCH_KEYS})
-    _check_precision(resolved, path, on_cuda)
     _check_zero(resolved, path)
+    _check_precision(resolved, path, on_cuda)
     _resolve_optimizer(resolved, path)
     _resolve_scheduler(resolved, path, total_steps, warmup_steps)
     _resolve_data_types(resolved)
@@ -189,6 +189,12 @@ def _check_precision(config: dict[str, Any], path: str | Path, on_cuda: bool) ->
         raise ConfigError(f"{path}: fp16.enabled and bf16.enabled are both true: keep one")
     if precision(config) == "fp16" and not on_cuda:
         raise ConfigError(f"{path}: fp16.enabled = true: DeepSpeed has no fp16 on CPU; write bf16 or neither")
+    if precision(config) == "fp16" and zero_stage(config) == 0:
+        # Seen with 0.19.8: engine.backward leaves the loss unscaled, and step() divides the gradients by the scale.
+        raise ConfigError(
+            f"{path}: fp16.enabled = true without ZeRO: DeepSpeed does not scale the loss there, and gradients vanish; "
+            "write zero_optimization.stage = 1"
+        )
 
 
 def _check_zero(config: dict[str, Any], path: str | Path) -> None:

@@ -84,7 +84,7 @@ def _attend_by_runs(
     num_heads, head_size = query.shape[1], query.shape[3]
     # split, not slices: the backward of a slice fills a whole stream with zeros for each run.
     sizes = [run.num_pairs * run.length for run in layout.runs]
-    pieces = zip(*(x[0].split(sizes, dim=1) for x in (query, key, value)), strict=True)
+    pieces = zip(*(torch.split(x[0], sizes, dim=1) for x in (query, key, value)), strict=True)
     outputs = []
     for run, size, piece in zip(layout.runs, sizes, pieces, strict=True):
         # (N, G·L, D) -> (G, N, L, D): a batch of G pairs.

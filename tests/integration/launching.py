@@ -38,7 +38,7 @@ class Launcher:
             *("--run-dir", str(run_dir), *arguments),
         ]
 
-    def run(self, num_processes: int, ds_config: Path, run_dir: Path, *arguments: str, seconds: float = 120) -> Ended:
+    def run(self, num_processes: int, ds_config: Path, run_dir: Path, *arguments: str, seconds: float = 200) -> Ended:
         with self.started(num_processes, ds_config, run_dir, *arguments) as (process, output):
             code = process.wait(timeout=seconds)
         return Ended(code, output.read_text(encoding="utf-8"))

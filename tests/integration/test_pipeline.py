@@ -11,6 +11,9 @@ import torch
 from transformers import AutoTokenizer, BertForPreTraining, pipeline
 
 from pretrain import export
+from pretrain.initial import build_model
+from pretrain.recipe import load_recipe
+from pretrain.tokenizer import load_tokenizer_info
 from tests.integration.launching import losses, metrics
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
@@ -83,6 +86,19 @@ def test_an_older_step_is_exported(finished, tmp_path):
     export.export(run_dir, tmp_path / "ten")
     five, ten = (BertForPreTraining.from_pretrained(tmp_path / name) for name in ("five", "ten"))
     assert not torch.equal(five.cls.predictions.bias, ten.cls.predictions.bias)
+
+
+def test_the_next_phase_starts_from_the_weights_of_this_one(finished, recipe_path, tmp_path):
+    run_dir, _ = finished
+    export.export(run_dir, tmp_path / "model")
+    trained = BertForPreTraining.from_pretrained(tmp_path / "model").state_dict()
+    recipe = load_recipe(recipe_path, [f"training.init_from={run_dir}", "data.seq_len=64"])
+    model = build_model(recipe, load_tokenizer_info(recipe.tokenizer))
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor[: len(trained[name])], trained[name]), name
+    # Resuming the phase does not need the one before any more.
+    gone = load_recipe(recipe_path, [f"training.init_from={tmp_path / 'gone'}"])
+    build_model(gone, load_tokenizer_info(recipe.tokenizer), is_resumed=True)
 
 
 def test_a_finished_run_is_left_alone(finished, launcher, ds_config_path):

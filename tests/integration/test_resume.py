@@ -12,15 +12,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.timeout(300
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_killed_run_resumes_bit_for_bit(stage, launcher, ds_config_path, tmp_path):
     ds_config = ds_config_path(stage, "fp32")
+    # Large enough that five steps outlast the poll below: the run is killed between its two checkpoints.
+    large = ("model.hidden_size=256", "model.num_hidden_layers=4", "model.intermediate_size=1024")
+    settings = [part for setting in large for part in ("--set", setting)]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert launcher.run(2, ds_config, whole).code == 0
+    assert launcher.run(2, ds_config, whole, *settings).code == 0
 
-    with launcher.started(2, ds_config, broken) as (process, _):
+    with launcher.started(2, ds_config, broken, *settings) as (process, _):
         wait_for((broken / "checkpoints" / "latest").exists)
         kill_group(process)
     assert (broken / "checkpoints" / "latest").read_text() == "step_00000005"
 
-    ended = launcher.run(2, ds_config, broken, "--resume", "auto")
+    ended = launcher.run(2, ds_config, broken, *settings, "--resume", "auto")
     assert ended.code == 0, ended.output
     assert "step 5 of 10" in ended.output
     assert [step for step, _, _ in losses(broken)] == list(range(1, 11))

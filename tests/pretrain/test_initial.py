@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertForPreTraining
 
 from pretrain.initial import build_model
@@ -52,20 +55,34 @@ def test_heads_that_are_not_there_are_named(recipe_path, stock_dir, tmp_path, ca
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("key", "value", "theirs"),
     [
-        (
-            ["model.hidden_size=64"],
-            r"word_embeddings.weight has shape \(1024, 32\), the recipe's model needs \(1024, 64\)",
-        ),
-        (["model.num_hidden_layers=1"], r"bert.encoder.layer.1.* has no place in the recipe's model"),
-        (["model.num_hidden_layers=3"], r"bert.encoder.layer.2.* is missing there"),
-        (["model.max_position_embeddings=128"], r"position_embeddings.weight has shape \(64, 32\)"),
+        ("hidden_size", "64", "32"),
+        ("num_hidden_layers", "1", "2"),
+        ("num_attention_heads", "4", "2"),
+        ("hidden_act", "relu", "'gelu'"),
+        ("max_position_embeddings", "128", "64"),
     ],
 )
-def test_another_shape_is_refused(settings, message, recipe_path, stock_dir):
-    with pytest.raises(ConfigError, match=message):
-        make(recipe_path, f"training.init_from={stock_dir}", *settings)
+def test_another_architecture_is_refused(key, value, theirs, recipe_path, stock_dir):
+    with pytest.raises(ConfigError, match=rf"{key} is {theirs} there, the recipe has model.{key} = '?{value}'?"):
+        make(recipe_path, f"training.init_from={stock_dir}", f"model.{key}={value}")
+
+
+def test_weights_of_another_model_are_refused(recipe_path, stock_dir, tmp_path):
+    """Case H2 on the way in: transformers would draw fresh weights and only report it."""
+    shutil.copytree(stock_dir, tmp_path, dirs_exist_ok=True)
+    state = load_file(tmp_path / "model.safetensors")
+    save_file({f"module.{name}": tensor for name, tensor in state.items()}, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"tensors of the encoder are missing or of another shape, first bert"):
+        make(recipe_path, f"training.init_from={tmp_path}")
+    (tmp_path / "model.safetensors").write_bytes(b"{}")
+    with pytest.raises(ConfigError, match=r"its weights cannot be read"):
+        make(recipe_path, f"training.init_from={tmp_path}")
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.txt").unlink(missing_ok=True)
+    with pytest.raises(ConfigError, match=r"no tokenizer.json or vocab.txt there"):
+        make(recipe_path, f"training.init_from={tmp_path}")
 
 
 def test_another_vocabulary_is_refused(recipe_path, stock_dir, tmp_path):

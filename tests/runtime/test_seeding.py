@@ -48,7 +48,7 @@ def test_mix_is_fixed_for_all_time() -> None:
 
 
 def test_purposes_differ() -> None:
-    names = ["PAIRING", "MASKING", "ORDER", "DROPOUT", "VALIDATION", "INITIALISATION"]
+    names = ["PAIRING", "MASKING", "ORDER", "DROPOUT", "VALIDATION"]
     assert len({getattr(seeding, name) for name in names}) == len(names)
 
 

@@ -35,6 +35,23 @@ GOOD = {
             {"type": "WarmupCosineLR", "params": {"warmup_max_lr": 1}},
             r"scheduler.params.warmup_max_lr: WarmupCosineLR takes no such parameter",
         ),
+        ("optimizer", {"type": "lr_scheduler"}, r"optimizer.type = 'lr_scheduler': neither"),
+        (
+            "optimizer",
+            {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True, "bogus": 1}},
+            r"optimizer.params: .*unexpected keyword argument 'bogus'",
+        ),
+        ("optimizer", {"type": "AdamW", "params": {"torch_adam": True, "betas": "x"}}, r"optimizer.params: "),
+        ("optimizer", {"type": "SGD", "params": {"lr": 1e-3, "weight_decay": "0.01"}}, r"optimizer.params: "),
+        ("optimizer", {"type": "AdamW", "parms": {}}, r"optimizer.parms: .* \(did you mean 'params'\?\)"),
+        ("scheduler", {"type": "WarmupLR", "parms": {}}, r"scheduler.parms: .* \(did you mean 'params'\?\)"),
+        ("scheduler", {"type": "OneCycle"}, r"scheduler.params.cycle_max_lr is missing; OneCycle has no default"),
+        ("scheduler", {"type": "OneCycle", "params": 5}, r"scheduler.params = 5: must be an object"),
+        ("scheduler", {"type": "WarmupLR", "params": {"warmup_min_lr": "x"}}, r"scheduler.params: "),
+        ("data_types", {"grad_acum_dtype": "fp32"}, r"data_types.grad_acum_dtype: .*'grad_accum_dtype'"),
+        ("data_types", {"grad_accum_dtype": "fp99"}, r"grad_accum_dtype = 'fp99': must be one of fp32, fp16, bf16"),
+        ("communication_data_type", "fp99", r"communication_data_type = 'fp99': must be one of"),
+        ("checkpoint", {"load_univ": True}, r"checkpoint.load_univ: .*'load_universal'"),
     ],
 )
 def test_a_fault_inside_a_block_is_named(block, value, message):

@@ -181,6 +181,18 @@ def test_no_such_file(tmp_path: Path):
 # -- P1: precision
 
 
+def test_fp16_without_zero_is_refused_on_a_gpu_as_well():
+    with pytest.raises(ConfigError, match=r"fp16.enabled = true without ZeRO: .* write zero_optimization.stage = 1"):
+        resolve_ds_config(
+            {"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "fp16": {"enabled": True}},
+            path="ds.json",
+            world_size=1,
+            total_steps=3,
+            warmup_steps=None,
+            on_cuda=True,
+        )
+
+
 def test_p1_fp16_on_cpu():
     assert _refused(fp16={"enabled": True}) == (
         "ds.json: fp16.enabled = true: DeepSpeed has no fp16 on CPU; write bf16 or neither"
