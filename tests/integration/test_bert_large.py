@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,9 +44,11 @@ def test_it_trains_saves_resumes_and_exports(data, ds_config_path, tmp_path):
     short += ["tracking.wandb=off"]
     arguments = [part for setting in short for part in ("--set", setting)]
 
+    shown: list[str] = []
     for steps in (2, 3):  # three steps, the third after a resume
         ended = launcher.run(2, ds_config, run_dir, *arguments, "--set", f"training.steps={steps}", seconds=280)
         assert ended.code == 0, ended.output
+        shown += [line for line in ended.output.splitlines() if line.startswith(("step ", "bert_large", "resumed"))]
     assert "step 2 of 3" in ended.output
     assert [step for step, _, _ in losses(run_dir)] == [1, 2, 3]
     assert losses(run_dir)[0][1] == pytest.approx(10.33, abs=0.4)  # ln 30522
@@ -56,3 +59,4 @@ def test_it_trains_saves_resumes_and_exports(data, ds_config_path, tmp_path):
     assert len(AutoTokenizer.from_pretrained(tmp_path / "model")) == 30_522
     assert json.loads((tmp_path / "model" / "config.json").read_text())["vocab_size"] == 30_522
     shutil.rmtree(run_dir)
+    sys.stdout.write("\n".join(shown) + "\n")  # pytest -s shows it: the figures of docs/architecture.md

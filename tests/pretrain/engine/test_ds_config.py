@@ -197,7 +197,7 @@ def test_p1_fp16_on_cpu():
     assert _refused(fp16={"enabled": True}) == (
         "ds.json: fp16.enabled = true: DeepSpeed has no fp16 on CPU; write bf16 or neither"
     )
-    assert precision(_resolve(fp16={"enabled": True}, on_cuda=True)) == "fp16"
+    assert precision(_resolve(fp16={"enabled": True}, zero_optimization={"stage": 1}, on_cuda=True)) == "fp16"
     assert precision(_resolve(fp16={"enabled": False})) == "fp32"
 
 
