@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
-from deepspeed.runtime.engine import DeepSpeedEngine
 
 from pretrain.data.stream import MicroBatch
 from pretrain.forward import forward_sums
 from pretrain.metrics import LossMeter
+
+if TYPE_CHECKING:
+    from deepspeed.runtime.engine import DeepSpeedEngine
 
 
 @torch.no_grad()

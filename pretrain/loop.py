@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from deepspeed.runtime.engine import DeepSpeedEngine
 from torch import Tensor
 
 from pretrain.data.order import Cursor
@@ -26,6 +25,9 @@ from pretrain.recipe import Recipe
 from runtime.dist import World
 from runtime.seeding import DROPOUT, derive_seed
 from runtime.tracking import Tracker
+
+if TYPE_CHECKING:
+    from deepspeed.runtime.engine import DeepSpeedEngine
 
 logger = logging.getLogger(__name__)
 

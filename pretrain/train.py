@@ -19,10 +19,9 @@ import argparse
 import logging
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from deepspeed.runtime.engine import DeepSpeedEngine
 
 from pretrain.data.pairing import PairingSettings
 from pretrain.data.reader import TRAIN_SPLIT, PairReader
@@ -38,6 +37,9 @@ from runtime.dist import World, add_local_rank_argument, barrier, process_group,
 from runtime.files import write_json
 from runtime.tracking import Tracker
 from tokenization.manifest import verify
+
+if TYPE_CHECKING:
+    from deepspeed.runtime.engine import DeepSpeedEngine
 
 logger = logging.getLogger(__name__)
 
