@@ -244,6 +244,10 @@ def load_checkpoint(engine: DeepSpeedEngine, checkpoint: Checkpoint) -> None:
     path, client_state = engine.load_checkpoint(str(checkpoint.path.parent), tag=checkpoint.tag)
     if path is None or client_state.get(CLIENT_STATE_KEY) != asdict(checkpoint.state):
         raise RuntimeError(f"{checkpoint.path}: DeepSpeed could not load it")
+    schedule = engine.lr_scheduler
+    if schedule is not None:
+        # The saved lr is the old schedule's for the next update; where the recipe has other steps now, so is the lr.
+        schedule.step(schedule.last_batch_iteration)
 
 
 def load_fp32_weights(checkpoint: Checkpoint, model: nn.Module) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from pretrain import export
-from tests.integration.launching import Launcher, losses
+from tests.integration.launching import Launcher, losses, metrics
 from tokenization import shard, wordpiece
 
 pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.timeout(600)]
@@ -51,6 +51,8 @@ def test_it_trains_saves_resumes_and_exports(data, ds_config_path, tmp_path):
         shown += [line for line in ended.output.splitlines() if line.startswith(("step ", "bert_large", "resumed"))]
     assert "step 2 of 3" in ended.output
     assert [step for step, _, _ in losses(run_dir)] == [1, 2, 3]
+    # The schedule of three steps: warmup of one, then half way down.
+    assert metrics(run_dir)[-1]["train/lr"] == pytest.approx(1e-3)
     assert losses(run_dir)[0][1] == pytest.approx(10.33, abs=0.4)  # ln 30522
 
     proof = export.export(run_dir, tmp_path / "model")
