@@ -85,7 +85,7 @@ class _Wandb:
             dir=str(run_dir),
             mode=cast(Any, mode),
             config=dict(config),
-            settings=wandb.Settings(silent=True, console="off", init_timeout=60),
+            settings=wandb.Settings(silent=True, console="off", init_timeout=30),
         )
         self._run.define_metric(STEP_KEY)
         self._run.define_metric("*", step_metric=STEP_KEY)
