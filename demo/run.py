@@ -8,7 +8,6 @@ call makes tokenizer and shards only if they are not there, and a new run each t
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import shutil
@@ -154,8 +153,9 @@ def unigram_entropy(manifest: Manifest) -> float:
 
 def _fill_masks(console: Console) -> None:
     from transformers import pipeline  # noqa: PLC0415 - slow; not needed before
+    from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
-    logging.getLogger("transformers").setLevel(logging.ERROR)
+    disable_progress_bar()
     torch.manual_seed(0)
     fill = pipeline("fill-mask", model=str(MODEL), device="cpu")
     for sentence in SENTENCES:
