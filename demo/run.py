@@ -61,6 +61,7 @@ def main() -> int:
     console = Console(width=100)
     console.print(_table(recipe, seconds))
     _fill_masks(console)
+    console.print("A model of a million parameters, minutes old: it knows a speech's words, hardly yet their order.")
     console.print(f"The model is in [bold]{MODEL}[/bold]; its README.md says where it comes from.")
     return 0
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from tokenizers import Tokenizer
@@ -131,7 +132,12 @@ def _trained_model(checkpoint: Checkpoint, tokenizer: TokenizerInfo) -> StreamBe
     recipe = parse_recipe(checkpoint.recipe, str(checkpoint.path))
     model = StreamBert(bert_config(recipe, tokenizer), tokenizer.size)
     model.eval()
-    state = load_fp32_weights(checkpoint, model)
+    try:
+        state = load_fp32_weights(checkpoint, model)
+    except (UnpicklingError, RuntimeError, EOFError) as error:
+        raise ConfigError(
+            f"{checkpoint.path}: a file of this checkpoint is damaged ({error}); --step takes an older one"
+        ) from None
     _check_keys(set(state), set(model.state_dict()), str(checkpoint.path))
     model.load_state_dict(state)
     return model

@@ -17,7 +17,7 @@ tags: [bert, zerobert]
 
 # {name}
 
-A BERT encoder pretrained from scratch with ZeroBERT on {objective}.
+A BERT encoder pretrained {start} with ZeroBERT on {objective}.
 
 ```python
 from transformers import pipeline
@@ -68,6 +68,7 @@ def model_card(checkpoint: Checkpoint, vocab_size: int, difference: float) -> st
     recipe, state = checkpoint.recipe, checkpoint.state
     return CARD.format(
         name=recipe["name"],
+        start=f"from the weights of `{source}`" if (source := recipe["training"]["init_from"]) else "from scratch",
         objective="masked language modelling" + (" and next sentence prediction" if recipe["data"]["nsp"] else ""),
         layers=recipe["model"]["num_hidden_layers"],
         hidden=recipe["model"]["hidden_size"],

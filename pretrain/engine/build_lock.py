@@ -46,8 +46,8 @@ def _warn() -> None:
         except FileNotFoundError:
             continue  # its build has just ended
         logger.warning(
-            "still waiting to start: %s is %.0f min old. A compiler may be at work; if none is, "
-            "a build was killed: remove that file",
+            "DeepSpeed compiles an operator at its first start, about a minute; others wait for %s (%.0f min old). "
+            "If no compiler is at work any more, a build was killed: remove that file",
             lock,
             minutes,
         )

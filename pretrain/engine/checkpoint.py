@@ -191,7 +191,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         actual = file.stat().st_size if file.is_file() else None
         if actual != size:
             found = "missing" if actual is None else f"{actual} bytes long"
-            raise ConfigError(f"{file}: {found}, {CHECKPOINT_FILE} says {size} bytes: the checkpoint is damaged")
+            raise ConfigError(
+                f"{file}: {found}, {CHECKPOINT_FILE} says {size} bytes: the checkpoint is damaged; "
+                "name an older one: --resume PATH, or --step of export"
+            )
     return Checkpoint(
         path=path,
         state=TrainingState(**content["state"]),

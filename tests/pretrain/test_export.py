@@ -174,6 +174,16 @@ def test_another_tokenizer_fails(run_dir, tmp_path, monkeypatch, recipe):
         export.export(run_dir, tmp_path / "model", tokenizer_dir=other)
 
 
+def test_a_damaged_file_of_the_right_size(run_dir, tmp_path):
+    damaged = tmp_path / "run"
+    shutil.copytree(run_dir, damaged)
+    weights = damaged / "checkpoints" / "step_00000001" / "mp_rank_00_model_states.pt"
+    weights.write_bytes(bytes(weights.stat().st_size))
+    with pytest.raises(ConfigError, match=r"a file of this checkpoint is damaged .*--step takes an older one"):
+        export.export(damaged, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
 def test_bad_input(run_dir, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()

@@ -380,3 +380,10 @@ def test_a_field_that_nothing_reads_would_be_found(tmp_path: Path):
     source = tmp_path / "a.py"
     source.write_text("x = recipe.data.seq_len\nmlm_probability = 'data.mlm_probability'\n")
     assert _attributes_read([source]) == {"data", "seq_len"}
+
+
+def test_every_field_is_in_the_docs():
+    docs = (Path(__file__).parents[2] / "docs" / "recipe.md").read_text(encoding="utf-8")
+    values = [key for key, table in known_keys().items() if table is None]
+    assert [key for key in values if f"| `{key}` |" not in docs] == []
+    assert docs.count("\n| `") == len(values)

@@ -16,7 +16,7 @@ def test_a_lock_that_is_waited_for_is_named(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     with named_build_locks(patience_seconds=0.05):
         time.sleep(0.5)
-    assert f"{lock} is 10 min old" in caplog.text
+    assert f"{lock} (10 min old)" in caplog.text
     assert "remove that file" in caplog.text
 
 
