@@ -11,7 +11,7 @@ from tests.integration.launching import losses, metrics
 from tokenization import shard
 from tokenization.manifest import load_manifest
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(420)]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,8 @@ def test_a_run_goes_on_over_epochs_and_resumes_there(unequal_shards, launcher, d
     ds_config = ds_config_path(1, "fp32", train_batch_size=16, train_micro_batch_size_per_gpu=8, scheduler=schedule)
     settings = ("--set", f"shards={unequal_shards}", "--set", "evaluation.interval_steps=0")
 
-    whole = launcher.run(2, ds_config, tmp_path / "whole", *settings, seconds=60)
+    # The first start of all may compile DeepSpeed's collective; the later ones have the 60 s of the case.
+    whole = launcher.run(2, ds_config, tmp_path / "whole", *settings)
     assert whole.code == 0, whole.output
     assert metrics(tmp_path / "whole")[-1]["epoch"] >= 1
     assert [step for step, _, _ in losses(tmp_path / "whole")] == list(range(1, 11))

@@ -16,7 +16,7 @@ from pretrain.recipe import load_recipe
 from pretrain.tokenizer import load_tokenizer_info
 from tests.integration.launching import losses, metrics
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(420)]
 
 
 @pytest.fixture(scope="module")

@@ -17,19 +17,13 @@ from pretrain.launch_check import Launch
 from pretrain.model.loss import micro_batch_loss
 from pretrain.recipe import load_recipe
 from pretrain.tokenizer import load_tokenizer_info
-from runtime.dist import World, process_group
+from runtime.dist import World
 from tokenization.manifest import load_manifest
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(200), pytest.mark.usefixtures("one_rank")]
 
 ROOT = Path(__file__).parents[2]
 ONE = World(rank=0, local_rank=0, size=1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def group():
-    with process_group(ONE) as device:
-        yield device
 
 
 def for_cpu(path: Path) -> dict:
