@@ -154,9 +154,10 @@ def unigram_entropy(manifest: Manifest) -> float:
 
 def _fill_masks(console: Console) -> None:
     from transformers import pipeline  # noqa: PLC0415 - slow; not needed before
-    from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error  # noqa: PLC0415
 
     disable_progress_bar()
+    set_verbosity_error()  # a fill-mask model has no use for the NSP weights, and reports it
     torch.manual_seed(0)
     fill = pipeline("fill-mask", model=str(MODEL), device="cpu")
     for sentence in SENTENCES:
