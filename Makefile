@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test test-slow check format clean setup
+.PHONY: demo test test-slow check bench format clean setup
 
 setup: $(READY)
 
@@ -28,6 +28,9 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tests/repo/import_rules.py
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.run
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -8,8 +8,9 @@ import sys
 from runtime.command import EXIT_BAD_INPUT, EXIT_DONE, did_you_mean, run_command
 
 COMMANDS = {
-    "tokenizer": ("tokenization.train", "train a WordPiece tokenizer on text"),
+    "tokenizer": ("tokenization.train", "text -> tokenizer: WordPiece, BPE or Unigram"),
     "shard": ("tokenization.shard", "text -> token shards with a manifest"),
+    "audit": ("pretrain.audit.command", "what is in shards, and what is wrong with them"),
     "export": ("pretrain.export", "checkpoint -> stock Hugging Face BERT, with proof"),
 }
 PRETRAIN = "deepspeed --num_gpus 2 --module pretrain.train --recipe recipes/demo.toml --deepspeed_config JSON"

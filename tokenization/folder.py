@@ -1,14 +1,21 @@
-"""An output folder that is whole or not there."""
+"""An output folder that is whole or not there, and the folder beside it where unfinished work waits."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runtime.command import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_LOCK_NAME = "lock"
+_DONE = "logs/*/completions/*"  # datatrove's markers of finished tasks
 
 
 def check_output(path: Path, force: bool, proof: str, inputs: Sequence[str]) -> None:
@@ -33,35 +40,69 @@ def check_output(path: Path, force: bool, proof: str, inputs: Sequence[str]) -> 
     if not (path / proof).is_file():
         raise ConfigError(f"--output {path}: --force replaces an older output alone; there is no {proof} in it")
     for given in inputs:
-        if Path(given).resolve().is_relative_to(path.resolve()):
+        if "://" not in given and Path(given).resolve().is_relative_to(path.resolve()):
             raise ConfigError(f"--output {path}: holds the input {given}, which --force would delete")
 
 
-@contextlib.contextmanager
-def output_folder(path: Path) -> Iterator[Path]:
-    """Give a temporary folder beside the output, and rename it into place when all went well.
+def partial_path(path: Path) -> Path:
+    """Return the folder in which the output is made: PATH.partial."""
+    path = Path(os.path.abspath(path))
+    return path.with_name(f"{path.name}.partial")
 
-    On an error nothing is left behind. A killed process leaves PATH.partial-<pid>, which can be deleted.
+
+@contextlib.contextmanager
+def work_folder(path: Path, is_kept: bool = False) -> Iterator[Path]:
+    """Give PATH.partial to one process at a time; what an earlier one left there is still there.
+
+    After an error it stays, so that a second call can go on, unless no task is done in it.
 
     Args:
-        path: the output folder; what is there is replaced (see `check_output`).
+        path: the output folder to be.
+        is_kept: whether it stays in any case: others go on working in it.
+
+    Raises:
+        ConfigError: another process is at work there.
+    """
+    partial = partial_path(path)
+    new_folders = [folder for folder in (partial, *partial.parents) if not folder.exists()]
+    partial.mkdir(parents=True, exist_ok=True)
+    with open(partial / _LOCK_NAME, "w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"--output {path}: another process is at work in {partial}") from None
+        try:
+            yield partial
+        finally:
+            if partial.exists() and not is_kept:
+                if any(partial.glob(_DONE)):
+                    logger.info("finished tasks are kept in %s; the same command goes on from there", partial)
+                else:
+                    shutil.rmtree(partial)
+            (partial / _LOCK_NAME).unlink(missing_ok=True)
+            for folder in new_folders:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()  # those that are empty
+
+
+def publish(path: Path, kept: Sequence[str]) -> None:
+    """Rename PATH.partial to PATH, whatever is there; a crash at any moment leaves one of the two whole.
+
+    Args:
+        path: the output folder.
+        kept: names of the files that belong to it; all else in PATH.partial is deleted first.
     """
     path = Path(os.path.abspath(path))
-    new_parents = [parent for parent in path.parents if not parent.exists()]
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    old = path.with_name(f"{path.name}.old-{os.getpid()}")
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        if path.exists():
-            path.rename(old)
-        partial.rename(path)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        if old.exists() and not path.exists():
-            old.rename(path)
-        for parent in new_parents:
-            with contextlib.suppress(OSError):
-                parent.rmdir()
-        raise
+    partial = partial_path(path)
+    old = path.with_name(f"{path.name}.old")
+    for child in partial.iterdir():
+        if child.is_dir():
+            shutil.rmtree(child)
+        elif child.name not in kept:
+            child.unlink()
+    if old.exists():
+        shutil.rmtree(old)
+    if path.exists():
+        path.rename(old)
+    partial.rename(path)
     shutil.rmtree(old, ignore_errors=True)

@@ -41,6 +41,7 @@ _DTYPES: dict[int, type[np.integer[Any]]] = {
     5: np.int64,
     8: np.uint16,
 }
+_PIECE_SENTENCES = 1 << 20
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 
@@ -117,6 +118,33 @@ class IndexedWriter:
             self._tokens += ids.size
         self._document_starts.append(len(self._sentence_lengths))
         self._stream.write(np.concatenate(arrays).tobytes())
+
+    def add_documents(
+        self, ids: NDArray[Any], sentence_lengths: NDArray[Any], document_sentences: NDArray[Any]
+    ) -> None:
+        """Append documents that stand end to end in one array.
+
+        Args:
+            ids: (tokens,) of the shard's type.
+            sentence_lengths: (sentences,) tokens of each sentence, 1 or more.
+            document_sentences: (documents,) sentences of each document, 1 or more.
+
+        Raises:
+            ValueError: another type, an empty sentence or document, or sums that disagree; nothing is written.
+        """
+        if ids.dtype != self._dtype:
+            raise ValueError(f"{self.prefix}: ids of type {ids.dtype}, the shard's is {np.dtype(self._dtype).name}")
+        for what, counts, wanted in (
+            ("tokens", sentence_lengths, ids.size),
+            ("sentences", document_sentences, sentence_lengths.size),
+        ):
+            if counts.size == 0 or counts.min() < 1 or int(counts.sum(dtype=np.int64)) != wanted:
+                raise ValueError(f"{self.prefix}: counts of {what} must be 1 or more and add up to {wanted}")
+        ends = len(self._sentence_lengths) + np.cumsum(document_sentences, dtype=np.int64)
+        self._sentence_lengths.frombytes(sentence_lengths.astype(np.int32).tobytes())
+        self._document_starts.frombytes(ends.tobytes())
+        self._tokens += ids.size
+        self._stream.write(ids.tobytes())
 
     def close(self) -> ShardCounts:
         """Write the index and return what the shard holds."""
@@ -216,14 +244,18 @@ class IndexedReader:
             raise ConfigError(f"{path}: {size} bytes where {wanted} are due; the file is cut short or not this shard's")
 
     def _check_index(self) -> None:
-        pointers = np.zeros(len(self), dtype=np.int64)
-        np.cumsum(self.sentence_lengths[:-1], dtype=np.int64, out=pointers[1:])
+        """Check that lengths, pointers and boundaries agree, a piece at a time: it may be larger than memory."""
+        start = 0
+        is_whole = True
+        for first in range(0, len(self), _PIECE_SENTENCES):
+            lengths = np.asarray(self.sentence_lengths[first : first + _PIECE_SENTENCES], dtype=np.int64)
+            ends = start + np.cumsum(lengths * self.dtype.itemsize)
+            pointers = self.sentence_pointers[first : first + _PIECE_SENTENCES]
+            is_whole &= bool((lengths >= 0).all()) and int(pointers[0]) == start
+            is_whole &= np.array_equal(pointers[1:], ends[:-1])
+            start = int(ends[-1])
         boundaries = self.document_indices
-        if (
-            (self.sentence_lengths < 0).any()
-            or not np.array_equal(pointers * self.dtype.itemsize, self.sentence_pointers)
-            or boundaries[0] != 0
-            or boundaries[-1] != len(self)
-            or (np.diff(boundaries) < 0).any()
-        ):
+        for first in range(0, len(boundaries) - 1, _PIECE_SENTENCES):
+            is_whole &= bool((np.diff(boundaries[first : first + _PIECE_SENTENCES + 1]) >= 0).all())
+        if not is_whole or boundaries[0] != 0 or boundaries[-1] != len(self):
             raise ConfigError(f"{self._index_path}: lengths, pointers and document boundaries disagree")

@@ -15,7 +15,8 @@ from tokenization.indexed import bin_path, idx_bytes, idx_path
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "zerobert-shards"
-VERSION = 1
+VERSION = 2
+_READABLE_VERSIONS = (1, 2)  # 1 tells of no repairs
 SPLITS = ("train", "validation")
 _DTYPES = ("int16", "int32", "uint16")
 
@@ -74,8 +75,10 @@ class Contents:
         splits: "train" and "validation".
         sources: {"path", "bytes", "sha256"} of every input file.
         settings: what the shards were made with.
-        dropped: how many documents and sentences were left out, by reason.
-        text_bytes: UTF-8 bytes of the text.
+        dropped: how many documents, lines and sentences were left out, by reason.
+        repaired: faults of the input in documents that were kept, by reason.
+        places: the first {"path", "offset", "reason", "detail"} of each kind of fault, repaired or left out.
+        text_bytes: UTF-8 bytes of the text as it was read.
     """
 
     tokenizer_fingerprint: str
@@ -85,6 +88,8 @@ class Contents:
     sources: Sequence[Mapping[str, Any]]
     settings: Mapping[str, Any]
     dropped: Mapping[str, int]
+    repaired: Mapping[str, int]
+    places: Sequence[Mapping[str, Any]]
     text_bytes: int
 
 
@@ -126,6 +131,8 @@ def write_manifest(directory: Path, contents: Contents) -> None:
             "sources": [dict(source) for source in contents.sources],
             "settings": dict(contents.settings),
             "dropped": dict(contents.dropped),
+            "repaired": dict(contents.repaired),
+            "places": [dict(place) for place in contents.places],
             "text_bytes": contents.text_bytes,
         },
     )
@@ -147,8 +154,9 @@ def load_manifest(directory: str | Path) -> Manifest:
     value = read_json(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise ConfigError(f'{path}: not a manifest of shards: "format" must be {FORMAT!r}')
-    if value.get("version") != VERSION:
-        raise ConfigError(f'{path}: "version" is {value.get("version")!r}; this program reads {VERSION}')
+    if value.get("version") not in _READABLE_VERSIONS:
+        known = " and ".join(map(str, _READABLE_VERSIONS))
+        raise ConfigError(f'{path}: "version" is {value.get("version")!r}; this program reads {known}')
     try:
         manifest = _parse(directory, sha256_of(path), value)
     except (KeyError, TypeError, AttributeError) as error:
@@ -194,6 +202,8 @@ def _parse(directory: Path, fingerprint: str, value: Mapping[str, Any]) -> Manif
         sources=value["sources"],
         settings=value["settings"],
         dropped=value["dropped"],
+        repaired=value.get("repaired", {}),
+        places=value.get("places", []),
         text_bytes=value["text_bytes"],
     )
 

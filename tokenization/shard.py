@@ -2,52 +2,40 @@
 
     python -m tokenization.shard --input corpus/*.jsonl.xz --tokenizer tokenizer --output shards --workers 8
 
-The work is cut into tasks by the input alone, so any number of workers writes the same bytes.
+The work is cut into tasks by the input alone, so any number of workers writes the same bytes. Until all is done it
+stands in OUTPUT.partial; the same command, called again, does only what is missing there.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import os
-import shutil
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-from datatrove.executor import LocalPipelineExecutor
-from rich.console import Console
-from rich.progress import Progress
-
 from runtime.command import ConfigError, run_command
-from runtime.files import sha256_of
-from tokenization.documents import add_input_arguments, open_sources
-from tokenization.encode import token_dtype
-from tokenization.folder import check_output, output_folder
-from tokenization.manifest import (
-    MANIFEST_NAME,
-    SPLITS,
-    Contents,
-    Manifest,
-    SplitInfo,
-    load_manifest,
-    tokenizer_fingerprint,
-    write_manifest,
-)
+from tokenization.collect import collect
+from tokenization.documents import add_input_arguments, cut, open_sources, read_settings
+from tokenization.folder import check_output, partial_path, publish, work_folder
+from tokenization.job import Job
+from tokenization.manifest import MANIFEST_NAME, Manifest, load_manifest, tokenizer_fingerprint
+from tokenization.quality.duplicates import DuplicateTask
+from tokenization.quality.screen import add_quality_arguments, read_quality
+from tokenization.quality.signatures import SignatureTask
 from tokenization.sentences import SENTENCE_MODES, check_language
-from tokenization.shard_task import DROPPED_REASONS, Job, ShardTask, TaskResult, load_result
-from tokenization.survey import Survey, survey
-from tokenization.wordpiece import load_tokenizer
+from tokenization.shard_task import ShardTask, has_result, load_result
+from tokenization.tasks.executors import Stage, forget_stale, run_local, run_ray, submit_slurm
+from tokenization.tasks.slurm_tasks import parse_slurm_options
+from tokenization.vocabulary.wordpiece import load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-_TASK_BYTES = 4 << 20
-_MOST_TASKS = 1024
-_POLL_SECONDS = 0.5
+EXECUTORS = ("local", "slurm", "ray")
+_SHOWN_PLACES = 5
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -56,14 +44,6 @@ def build_parser() -> argparse.ArgumentParser:
     add_input_arguments(parser)
     parser.add_argument("--tokenizer", required=True, type=Path, metavar="DIR", help="tokenizer folder")
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder of shards to be made")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes at work (default: 1)")
-    parser.add_argument(
-        "--tasks",
-        type=int,
-        metavar="N",
-        help="parts the input is cut into at most, a shard of each split from each (default: "
-        "one for 4 MiB of text, 1024 at most)",
-    )
     parser.add_argument("--language", default="en", help="language of the sentence rules (default: en)")
     parser.add_argument(
         "--sentences",
@@ -71,6 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
         default="auto",
         help="auto: cut documents by the rules of the language; line: each line of a document is a sentence",
     )
+    add_quality_arguments(parser)
     parser.add_argument(
         "--validation-share",
         type=float,
@@ -78,7 +59,24 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="X",
         help="share of documents kept for validation, chosen by a hash of the text (default: 0.01)",
     )
-    parser.add_argument("--executor", choices=("local",), default="local", help="where tasks run (default: local)")
+    parser.add_argument(
+        "--tasks",
+        type=int,
+        metavar="N",
+        help="parts the input is cut into, a shard of each split from each (default: one for 4 MiB of text, 1024 at "
+        "most)",
+    )
+    parser.add_argument("--executor", choices=EXECUTORS, default="local", help="where tasks run (default: local)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="tasks at work at once (default: 1)")
+    parser.add_argument(
+        "--slurm",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="for --executor slurm: partition (required), time, cpus_per_task, mem_per_cpu_gb, qos, or any option of "
+        "sbatch",
+    )
+    parser.add_argument("--ray-address", metavar="HOST:PORT", help="for --executor ray: a cluster that is running")
     parser.add_argument("--force", action="store_true", help="replace older shards in the output folder")
     return parser
 
@@ -93,29 +91,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit code 0.
 
     Raises:
-        ConfigError: the input or an argument is wrong; nothing was written.
+        ConfigError: the input or an argument is wrong. Finished tasks are kept in OUTPUT.partial.
     """
     arguments = build_parser().parse_args(argv)
     _check(arguments)
-    fingerprint = tokenizer_fingerprint(arguments.tokenizer)
-    load_tokenizer(arguments.tokenizer)  # refuses a bad one before hours of reading
     started = time.perf_counter()
-    found = survey(open_sources(arguments.input, arguments.text_field, arguments.txt_layout))
-    num_tasks = arguments.tasks or min(_MOST_TASKS, -(-found.text_bytes // _TASK_BYTES))
-    with output_folder(arguments.output) as partial:
-        job = Job(
-            sources=found.sources,
-            parts=found.cut(num_tasks),
-            tokenizer_dir=arguments.tokenizer,
-            tokenizer_fingerprint=fingerprint,
-            sentence_mode=arguments.sentences,
-            language=arguments.language,
-            validation_share=arguments.validation_share,
-            output_dir=partial,
-            results_dir=partial / "logs",
-        )
-        results = _run_tasks(job, arguments.workers)
-        write_manifest(partial, _describe(arguments, found, job, results))
+    job = _plan(arguments)
+    with work_folder(arguments.output, is_kept=arguments.executor == "slurm"):
+        stages = _stages(job)
+        if arguments.executor == "slurm":
+            _submit(stages, job, arguments, sys.argv[1:] if argv is None else argv)
+            return 0
+        _run(stages, job, arguments)
+        publish(arguments.output, kept=collect(job))
     _print_result(load_manifest(arguments.output), time.perf_counter() - started)
     return 0
 
@@ -127,83 +115,88 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--{name} {value}: must be 1 or more")
     if not 0 <= arguments.validation_share < 1:
         raise ConfigError(f"--validation-share {arguments.validation_share}: must be 0 or more and below 1")
+    for flag, value, executor in (
+        ("--slurm", arguments.slurm, "slurm"),
+        ("--ray-address", arguments.ray_address, "ray"),
+    ):
+        if value and arguments.executor != executor and "SLURM_JOB_ID" not in os.environ:  # the last job has --slurm
+            raise ConfigError(f"{flag}: is for --executor {executor}, this is --executor {arguments.executor}")
     check_language(arguments.language)
     check_output(arguments.output, arguments.force, MANIFEST_NAME, arguments.input)
 
 
-def _run_tasks(job: Job, workers: int) -> list[TaskResult]:
-    """Run all tasks and return what each wrote, in order."""
-    num_tasks = len(job.parts)
-    job.results_dir.mkdir()
-    executor = LocalPipelineExecutor(
-        pipeline=[ShardTask(job)],
-        tasks=num_tasks,
-        workers=min(workers, num_tasks),
-        logging_dir=str(job.results_dir),
+def _plan(arguments: argparse.Namespace) -> Job:
+    """Look at all that the user gave, and cut the work into tasks."""
+    quality = read_quality(arguments)
+    settings = read_settings(arguments)
+    fingerprint = tokenizer_fingerprint(arguments.tokenizer)
+    load_tokenizer(arguments.tokenizer)  # refuses a bad one before hours of reading
+    sources = open_sources(arguments.input, settings)
+    quality.open(arguments.language)  # likewise a filter that can't work here
+    return Job(
+        sources=sources,
+        tasks=cut(sources, arguments.tasks),
+        settings=settings,
+        tokenizer_dir=arguments.tokenizer.absolute(),
+        tokenizer_fingerprint=fingerprint,
+        sentence_mode=arguments.sentences,
+        language=arguments.language,
+        validation_share=arguments.validation_share,
+        quality=quality,
+        work_dir=partial_path(arguments.output),
     )
-    if workers > 1:
-        # Each worker would start a thread for every core.
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with _progress(job.results_dir, num_tasks):
-        executor.run()
-    results = [load_result(job.results_dir, rank) for rank in range(num_tasks)]
-    shutil.rmtree(job.results_dir)
-    return results
 
 
-@contextlib.contextmanager
-def _progress(logs: Path, num_tasks: int) -> Iterator[None]:
-    """Show on a terminal how many tasks are done."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    done = threading.Event()
-    with Progress(console=console, transient=True) as progress:
-        line = progress.add_task("sharding", total=num_tasks)
+def _stages(job: Job) -> list[Stage]:
+    """Return what is to be done, in order; forgets what was done for other input or settings."""
+    stages = []
+    if job.quality.dedup:
+        plan = job.dedup_plan
+        identities = job.shard_identities()
+        bucket = str((identities, plan.num_buckets))
+        bucket_bytes = -(-sum(job.weights) // plan.num_buckets)
+        stages += [
+            Stage("signatures", SignatureTask(plan, job.read), identities, job.weights),
+            Stage(
+                "duplicates",
+                DuplicateTask(plan),
+                (bucket,) * plan.num_buckets,
+                (bucket_bytes,) * plan.num_buckets,
+            ),
+        ]
+    stages.append(Stage("shards", ShardTask(job), job.shard_identities(), job.weights))
+    for stage in stages:
+        forget_stale(stage, job.work_dir, partial(_is_reusable, job) if stage.name == "shards" else lambda rank: True)
+    return stages
 
-        def watch() -> None:
-            while not done.wait(_POLL_SECONDS):
-                progress.update(line, completed=sum(1 for _ in logs.glob("result-*.json")))
 
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            done.set()
-            watcher.join()
+def _is_reusable(job: Job, rank: int) -> bool:
+    """Whether what a finished task left is there, and would be the same under the error policy of today."""
+    if not has_result(job.results_dir, rank):
+        return False
+    result = load_result(job.results_dir, rank)
+    return result.errors == job.settings.errors or not result.places
 
 
-def _describe(arguments: argparse.Namespace, found: Survey, job: Job, results: Sequence[TaskResult]) -> Contents:
-    """Gather what the manifest says; nothing in it may differ between two runs over the same input."""
-    splits = {
-        split: SplitInfo.of(tuple(result.shards[split] for result in results if split in result.shards))
-        for split in SPLITS
-    }
-    if not splits["train"].documents:
-        raise ConfigError("--input: no document is left for training; lower --validation-share or add text")
-    vocab_size = load_tokenizer(job.tokenizer_dir).get_vocab_size()
-    return Contents(
-        tokenizer_fingerprint=job.tokenizer_fingerprint,
-        vocab_size=vocab_size,
-        dtype=np.dtype(token_dtype(vocab_size)).name,
-        splits=splits,
-        sources=[
-            {"path": str(source.path), "bytes": source.path.stat().st_size, "sha256": sha256_of(source.path)}
-            for source in found.sources
-        ],
-        settings={
-            "language": job.language,
-            "sentences": job.sentence_mode,
-            "validation_share": job.validation_share,
-            "text_field": arguments.text_field,
-            "txt_layout": arguments.txt_layout,
-            "tasks": len(job.parts),
-        },
-        dropped={reason: sum(result.dropped[reason] for result in results) for reason in DROPPED_REASONS},
-        text_bytes=found.text_bytes,
-    )
+def _run(stages: Sequence[Stage], job: Job, arguments: argparse.Namespace) -> None:
+    """Run all that is missing, where the user wants it."""
+    job.results_dir.mkdir(exist_ok=True)
+    if arguments.executor == "ray":
+        run_ray(stages, job.work_dir, arguments.workers, arguments.ray_address)
+    else:
+        run_local(stages, job.work_dir, min(arguments.workers, len(job.tasks)))
+
+
+def _submit(stages: Sequence[Stage], job: Job, arguments: argparse.Namespace, argv: Sequence[str]) -> None:
+    """Hand all that is missing to Slurm, and behind it the same command, which then finds all tasks done."""
+    job.results_dir.mkdir(exist_ok=True)
+    options = parse_slurm_options(arguments.slurm)
+    jobs = submit_slurm(stages, job.work_dir, arguments.workers, options, finish=_finishing_command(argv))
+    sys.stdout.write(f"submitted   jobs {', '.join(jobs)}; the last one makes {arguments.output}\n")
+
+
+def _finishing_command(argv: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "tokenization.shard", *argv, "--executor", "local"]
 
 
 def _print_result(manifest: Manifest, seconds: float) -> None:
@@ -213,14 +206,17 @@ def _print_result(manifest: Manifest, seconds: float) -> None:
             f"{name:<12}{split.documents:>14,}{split.sentences:>16,}{split.tokens:>18,}{len(split.shards):>8,}\n"
         )
     tokens = sum(split.tokens for split in manifest.splits.values())
-    dropped = ", ".join(f"{count:,} {reason}" for reason, count in manifest.dropped.items())
+    for what, counts in (("dropped", manifest.dropped), ("repaired", manifest.repaired)):
+        for reason, count in counts.items():
+            lines.append(f"{what:<12}{count:>14,} {reason}\n")
     lines += [
-        f"dropped     {dropped}\n",
         f"speed       {tokens / seconds:,.0f} tokens/s, {manifest.text_bytes / 1e6 / seconds:.1f} MB/s "
         f"({seconds:.1f} s)\n",
         f"shards      {os.fspath(manifest.directory)}\n",
     ]
     sys.stdout.write("".join(lines))
+    for place in manifest.places[:_SHOWN_PLACES]:
+        logger.warning("%s, %s: %s: %s", place["path"], place["offset"], place["reason"], place["detail"])
     if not manifest.splits["validation"].documents:
         logger.warning("the validation split is empty; raise --validation-share for a held-out loss")
 

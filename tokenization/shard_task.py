@@ -7,71 +7,63 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from datatrove.pipeline.base import PipelineStep
-from loguru import logger as datatrove_logger
-from numpy.typing import NDArray
 
 from runtime.files import read_json, sha256_of, write_json
-from tokenization.documents import Document, Source
+from tokenization.documents import Document, Faults, read_piece
 from tokenization.encode import WordPieceEncoder
 from tokenization.indexed import IndexedWriter, bin_path, idx_path
+from tokenization.job import Job
 from tokenization.manifest import SPLITS, ShardInfo
+from tokenization.quality.duplicates import Drops
 from tokenization.sentences import split_sentences
-from tokenization.survey import Part, read_part
-from tokenization.wordpiece import load_tokenizer
+from tokenization.vocabulary.wordpiece import load_tokenizer
 
-# datatrove reports every task through loguru, in each worker; errors reach the command as exceptions.
-datatrove_logger.disable("datatrove")
-
-DROPPED_REASONS = ("empty documents", "documents without tokens", "sentences without tokens")
+EMPTY_DOCUMENTS = "empty documents"
+DOCUMENTS_WITHOUT_TOKENS = "documents without tokens"
+SENTENCES_WITHOUT_TOKENS = "sentences without tokens"
 _BATCH_CHARS = 1 << 20
 _LARGEST_HASH = 1 << 64
 
 
-@dataclass(frozen=True)
-class Job:
-    """What all tasks of a run share.
-
-    Args:
-        sources: all input files.
-        parts: one a task.
-        tokenizer_dir: tokenizer folder.
-        tokenizer_fingerprint: its fingerprint.
-        sentence_mode: "auto" or "line" (see `split_sentences`).
-        language: code such as "en".
-        validation_share: share of documents that go to the validation split, 0 <= share < 1.
-        output_dir: where shards go.
-        results_dir: where each task leaves its `TaskResult`.
-    """
-
-    sources: Sequence[Source]
-    parts: Sequence[Part]
-    tokenizer_dir: Path
-    tokenizer_fingerprint: str
-    sentence_mode: str
-    language: str
-    validation_share: float
-    output_dir: Path
-    results_dir: Path
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """What a task wrote and what it left out.
+    """What a task wrote, left out and met.
 
     Args:
         shards: by split; a split without a document has no shard.
-        dropped: count by reason (`DROPPED_REASONS`).
+        dropped: documents, lines and sentences left out, by reason.
+        repaired: faults of the input in documents that were kept, by reason.
+        places: the first places of each kind of fault.
+        errors: the error policy it ran under.
+        text_bytes: UTF-8 bytes of the text read.
+        documents: documents that are not empty, by index of the source (as text: JSON keys).
+        sha256: of the local sources whose first piece is this task's, by index of the source.
     """
 
-    shards: dict[str, ShardInfo]
-    dropped: dict[str, int]
+    shards: Mapping[str, ShardInfo]
+    dropped: Mapping[str, int]
+    repaired: Mapping[str, int]
+    places: Sequence[Mapping[str, Any]]
+    errors: str
+    text_bytes: int
+    documents: Mapping[str, int]
+    sha256: Mapping[str, str]
+
+
+class _Text(NamedTuple):
+    """A document that is to be stored."""
+
+    text: str
+    language: str
+    split: str
 
 
 class ShardTask(PipelineStep):  # type: ignore[misc]  # datatrove has no types
@@ -94,17 +86,25 @@ class ShardTask(PipelineStep):  # type: ignore[misc]  # datatrove has no types
             world_size: number of tasks.
         """
         job = self.job
-        encoder = _open_encoder(job.tokenizer_dir, job.tokenizer_fingerprint)
-        writers: dict[str, IndexedWriter] = {}
-        dropped: Counter[str] = Counter()
-        for batch in _batches(read_part(job.sources, job.parts[rank])):
-            for text, ids in _encode(batch, encoder, job, dropped):
-                split = choose_split(text, job.validation_share)
-                if split not in writers:
-                    writers[split] = IndexedWriter(job.output_dir / f"{split}-{rank:05d}", encoder.dtype)
-                writers[split].add_document(ids)
-        shards = {split: _close(writer) for split, writer in writers.items()}
-        result = TaskResult(shards, {reason: dropped[reason] for reason in DROPPED_REASONS})
+        faults = Faults(job.settings.errors)
+        reader = _Reader(job, rank, faults)
+        writer = _Writer(job, rank)
+        for batch in _batches(reader.texts()):
+            writer.write(batch)
+        result = TaskResult(
+            shards=writer.close(),
+            dropped=dict(faults.dropped + reader.dropped + writer.dropped),
+            repaired=dict(faults.repaired),
+            places=faults.places,
+            errors=job.settings.errors,
+            text_bytes=reader.text_bytes,
+            documents=dict(reader.documents),
+            sha256={
+                str(piece.source): sha256_of(job.sources[piece.source].path)
+                for piece in job.tasks[rank]
+                if piece.index == 0 and "://" not in job.sources[piece.source].path
+            },
+        )
         write_json(_result_path(job.results_dir, rank), asdict(result))
 
 
@@ -112,7 +112,7 @@ def choose_split(text: str, validation_share: float) -> str:
     """Return the split of a document: a function of its text alone, so equal documents are never parted.
 
     Args:
-        text: the document.
+        text: the document as it is stored.
         validation_share: share of documents that go to the validation split, 0 <= share < 1.
     """
     digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
@@ -120,10 +120,92 @@ def choose_split(text: str, validation_share: float) -> str:
     return SPLITS[is_validation]
 
 
+def has_result(results_dir: Path, rank: int) -> bool:
+    """Whether a task has left its result."""
+    return _result_path(results_dir, rank).is_file()
+
+
 def load_result(results_dir: Path, rank: int) -> TaskResult:
     """Read what a finished task left."""
     value = read_json(_result_path(results_dir, rank))
-    return TaskResult({split: ShardInfo(**shard) for split, shard in value["shards"].items()}, value["dropped"])
+    shards = {split: ShardInfo(**shard) for split, shard in value.pop("shards").items()}
+    return TaskResult(shards=shards, **value)
+
+
+class _Reader:
+    """Reads a task's documents and leaves out those that are not wanted."""
+
+    def __init__(self, job: Job, rank: int, faults: Faults) -> None:
+        self._job = job
+        self._rank = rank
+        self._faults = faults
+        self.dropped: Counter[str] = Counter()
+        self.text_bytes = 0
+        self.documents: Counter[str] = Counter()
+
+    def texts(self) -> Iterator[_Text]:
+        """Yield the documents that stay, in order."""
+        job = self._job
+        documents = self._documents()
+        if job.quality.dedup:
+            documents = Drops.open(job.dedup_plan, self._rank).apply(documents, self.dropped)
+        screen = job.quality.open(job.language)
+        for document in documents:
+            if not document.text:
+                self.dropped[EMPTY_DOCUMENTS] += 1
+                continue
+            text, reason = screen.judge(document.text, document.language)
+            if reason:
+                self.dropped[reason] += 1
+            else:
+                yield _Text(text, document.language or job.language, choose_split(text, job.validation_share))
+
+    def _documents(self) -> Iterator[Document]:
+        job = self._job
+        for piece in job.tasks[self._rank]:
+            for document in read_piece(job.sources, piece, self._faults):
+                self.text_bytes += len(document.text.encode("utf-8"))
+                self.documents[str(piece.source)] += bool(document.text)
+                yield document
+
+
+class _Writer:
+    """Encodes documents and writes them into the shard of their split."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self._job = job
+        self._rank = rank
+        self._encoder = _open_encoder(job.tokenizer_dir, job.tokenizer_fingerprint)
+        self._writers: dict[str, IndexedWriter] = {}
+        self.dropped: Counter[str] = Counter()
+
+    def write(self, texts: Sequence[_Text]) -> None:
+        """Append documents; those without tokens are counted and left out."""
+        cut = [split_sentences(text, self._job.sentence_mode, language) for text, language, _ in texts]
+        ids, lengths = self._encoder.encode_flat([sentence for sentences in cut for sentence in sentences])
+        owners = np.repeat(np.arange(len(cut)), [len(sentences) for sentences in cut])
+        has_tokens = lengths > 0
+        self.dropped[SENTENCES_WITHOUT_TOKENS] += int(np.count_nonzero(~has_tokens))
+        lengths, owners = lengths[has_tokens], owners[has_tokens]
+        document_sentences = np.bincount(owners, minlength=len(cut))
+        self.dropped[DOCUMENTS_WITHOUT_TOKENS] += int(np.count_nonzero(document_sentences == 0))
+        for split in SPLITS:
+            is_chosen = np.array([text.split == split for text in texts]) & (document_sentences > 0)
+            if is_chosen.any():
+                of_split = is_chosen[owners]
+                self._writer(split).add_documents(
+                    ids[np.repeat(of_split, lengths)], lengths[of_split], document_sentences[is_chosen]
+                )
+
+    def close(self) -> dict[str, ShardInfo]:
+        """Close the shards and return what is in them, by split."""
+        return {split: _close(writer) for split, writer in self._writers.items()}
+
+    def _writer(self, split: str) -> IndexedWriter:
+        if split not in self._writers:
+            prefix = self._job.work_dir / f"{split}-{self._rank:05d}"
+            self._writers[split] = IndexedWriter(prefix, self._encoder.dtype)
+        return self._writers[split]
 
 
 @lru_cache(maxsize=1)
@@ -136,37 +218,18 @@ def _result_path(results_dir: Path, rank: int) -> Path:
     return results_dir / f"result-{rank:05d}.json"
 
 
-def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+def _batches(texts: Iterator[_Text]) -> Iterator[list[_Text]]:
     """Gather documents, so that the encoder is called with much text at once."""
-    batch: list[Document] = []
+    batch: list[_Text] = []
     chars = 0
-    for document in documents:
-        batch.append(document)
-        chars += len(document.text)
+    for text in texts:
+        batch.append(text)
+        chars += len(text.text)
         if chars >= _BATCH_CHARS:
             yield batch
             batch, chars = [], 0
     if batch:
         yield batch
-
-
-def _encode(
-    documents: Sequence[Document], encoder: WordPieceEncoder, job: Job, dropped: Counter[str]
-) -> Iterator[tuple[str, list[NDArray[Any]]]]:
-    """Yield text and sentences of every document that has tokens; count the others in `dropped`."""
-    texts = [document.text for document in documents if document.text]
-    dropped["empty documents"] += len(documents) - len(texts)
-    cut = [split_sentences(text, job.sentence_mode, job.language) for text in texts]
-    encoded = encoder.encode([sentence for sentences in cut for sentence in sentences])
-    start = 0
-    for text, sentences in zip(texts, cut, strict=True):
-        ids = [sentence for sentence in encoded[start : start + len(sentences)] if sentence.size]
-        start += len(sentences)
-        dropped["sentences without tokens"] += len(sentences) - len(ids)
-        if ids:
-            yield text, ids
-        else:
-            dropped["documents without tokens"] += 1
 
 
 def _close(writer: IndexedWriter) -> ShardInfo:

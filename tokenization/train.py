@@ -1,89 +1,51 @@
-"""The command `zerobert tokenizer`: text to a WordPiece tokenizer folder.
+"""The command `zerobert tokenizer`: text to a tokenizer folder, and a report on what is in it.
 
-python -m tokenization.train --input corpus/*.jsonl.xz --output tokenizer --vocab-size 8192
+    python -m tokenization.train --input corpus/*.jsonl.xz --output tokenizer --vocab-size 8192 --workers 2
+
+A sample of the text is drawn and its words are counted in tasks; a vocabulary is learned from the counts. Any number
+of workers gives the same bytes. Until all is done the counts stand in OUTPUT.partial; the same command, called again,
+counts only what is missing there.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runtime.command import ConfigError, run_command
-from tokenization.documents import add_input_arguments, open_sources, read_documents
-from tokenization.folder import check_output, output_folder
-from tokenization.survey import Survey, survey
-from tokenization.wordpiece import (
-    ALPHABET_LIMIT,
-    Casing,
-    Vocabulary,
-    count_words,
-    learn_vocabulary,
-    save_tokenizer,
-)
+from runtime.files import write_json
+from tokenization.documents import add_input_arguments, open_sources, read_settings
+from tokenization.folder import check_output, publish, work_folder
+from tokenization.vocabulary.alphabet import ALPHABET_LIMIT, Alphabet
+from tokenization.vocabulary.counting import CountedSample, count_sample
+from tokenization.vocabulary.report import REPORT_NAME, format_report, make_report
+from tokenization.vocabulary.subword import learn, save
+from tokenization.vocabulary.wordpiece import Vocabulary, load_tokenizer
+from tokenization.vocabulary.words import MODELS, Casing, WordSplitter
 
 logger = logging.getLogger(__name__)
 
-_LARGEST_HASH = 1 << 64
-_LARGEST_LAG = 0.1
+_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", REPORT_NAME)
 _NOTEWORTHY_SHARE = 0.001
-
-
-class Sample:
-    """Documents drawn by chance from the whole input, up to a budget of bytes.
-
-    A document is taken where a hash of its index is small enough, or where chance has left the sample a tenth
-    of the budget behind its due. So the sample is the same every time, spread over all files, and fills nine
-    tenths of the budget or more. Of a document that does not fit the beginning is taken.
-
-    Args:
-        found: the survey of the input.
-        budget_bytes: most UTF-8 bytes of text.
-        seed: another seed draws other documents.
-    """
-
-    def __init__(self, found: Survey, budget_bytes: int, seed: int) -> None:
-        """Keep the budget; nothing is read yet."""
-        self._found = found
-        self._budget_bytes = budget_bytes
-        self._seed = seed
-        self.used_bytes = 0
-        self.used_documents = 0
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the text of the documents drawn."""
-        share = min(1.0, self._budget_bytes / self._found.text_bytes)
-        index = seen_bytes = 0
-        for source in self._found.sources:
-            for document in read_documents(source):
-                seen_bytes += len(document.text.encode("utf-8"))
-                is_behind = self.used_bytes < share * seen_bytes - _LARGEST_LAG * self._budget_bytes
-                if is_behind or self._hash(index) < share * _LARGEST_HASH:
-                    yield self._fit(document.text)
-                index += 1
-
-    def _hash(self, index: int) -> int:
-        digest = hashlib.blake2b(f"{self._seed}/{index}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big")
-
-    def _fit(self, text: str) -> str:
-        left = self._budget_bytes - self.used_bytes
-        fitting = text.encode("utf-8")[:left].decode("utf-8", errors="ignore")  # no part of a character at the end
-        self.used_bytes += len(fitting.encode("utf-8"))
-        self.used_documents += bool(fitting)
-        return fitting
+_SHOWN_SCRIPTS = 5
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(prog="zerobert tokenizer", description="Learn a BERT WordPiece tokenizer.")
+    parser = argparse.ArgumentParser(prog="zerobert tokenizer", description="Learn a BERT tokenizer from text.")
     add_input_arguments(parser)
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="tokenizer folder to be made")
+    parser.add_argument(
+        "--model",
+        choices=MODELS,
+        default="wordpiece",
+        help="kind of tokenizer: wordpiece as BERT has it (default), bpe on bytes, or unigram",
+    )
     parser.add_argument("--vocab-size", type=int, default=30522, metavar="N", help="tokens wanted (default: 30522)")
     parser.add_argument("--cased", action="store_true", help="keep upper case, and accents too")
     parser.add_argument(
@@ -93,14 +55,18 @@ def build_parser() -> argparse.ArgumentParser:
         help="take accents off (default: only where text is lowercased)",
     )
     parser.add_argument(
-        "--min-frequency", type=int, default=2, metavar="N", help="least count of a merged pair (default: 2)"
+        "--min-frequency",
+        type=int,
+        default=2,
+        metavar="N",
+        help="least count of a merged pair; unigram: of a piece of several characters (default: 2)",
     )
     parser.add_argument(
         "--limit-alphabet",
         type=int,
-        default=ALPHABET_LIMIT,
         metavar="N",
-        help=f"most different characters kept; raise it for Chinese or Japanese (default: {ALPHABET_LIMIT})",
+        help="most different characters kept, not for bpe; raise it for Chinese or Japanese "
+        f"(default: {ALPHABET_LIMIT})",
     )
     parser.add_argument(
         "--sample-bytes",
@@ -109,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="learn from so many bytes of text at most, drawn from all files (default: 1,000,000,000)",
     )
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that count (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="seed of that draw (default: 0)")
     parser.add_argument("--force", action="store_true", help="replace an older tokenizer in the output folder")
     return parser
@@ -124,52 +91,91 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit code 0.
 
     Raises:
-        ConfigError: the input or an argument is wrong; nothing was written.
+        ConfigError: the input or an argument is wrong. Finished tasks are kept in OUTPUT.partial.
     """
     arguments = build_parser().parse_args(argv)
-    for name in ("vocab_size", "min_frequency", "limit_alphabet", "sample_bytes"):
-        if getattr(arguments, name) < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} {getattr(arguments, name)}: must be 1 or more")
-    check_output(arguments.output, arguments.force, "tokenizer.json", arguments.input)
-    found = survey(open_sources(arguments.input, arguments.text_field, arguments.txt_layout))
-    started = time.perf_counter()
-    casing = Casing(lowercase=not arguments.cased, strip_accents=arguments.strip_accents)
-    sample = Sample(found, arguments.sample_bytes, arguments.seed)
-    words = count_words(sample, casing)
-    vocabulary = learn_vocabulary(words, arguments.vocab_size, arguments.min_frequency, arguments.limit_alphabet)
-    seconds = time.perf_counter() - started
-    with output_folder(arguments.output) as partial:
-        save_tokenizer(vocabulary.tokens, casing, partial)
-    _warn_about_dropped(vocabulary)
-    _print_result(arguments, found, sample, vocabulary, seconds)
+    _check(arguments)
+    sources = open_sources(arguments.input, read_settings(arguments))
+    splitter = WordSplitter(arguments.model, Casing(not arguments.cased, arguments.strip_accents))
+    with work_folder(arguments.output) as partial:
+        started = time.perf_counter()
+        sample = count_sample(sources, splitter, arguments.sample_bytes, arguments.seed, arguments.workers, partial)
+        counted = time.perf_counter()
+        logger.info("learning %d tokens from %d different words", arguments.vocab_size, len(sample.counted.words))
+        vocabulary = learn(
+            splitter,
+            sample.counted.words,
+            sample.counted.characters,
+            arguments.vocab_size,
+            arguments.min_frequency,
+            arguments.limit_alphabet or ALPHABET_LIMIT,
+        )
+        learned = time.perf_counter()
+        save(vocabulary, splitter, partial)
+        report = make_report(load_tokenizer(partial), splitter, sample.counted.words, sample.lines)
+        write_json(partial / REPORT_NAME, report)
+        publish(arguments.output, kept=_FILES)
+    _warn_about_dropped(vocabulary.alphabet)
+    _print_sample(sample, counted - started)
+    _print_vocabulary(arguments, vocabulary, learned - counted)
+    sys.stdout.write(f"{format_report(report)}tokenizer   {os.fspath(arguments.output)}\n")
     return 0
 
 
-def _warn_about_dropped(vocabulary: Vocabulary) -> None:
-    if vocabulary.dropped_characters:
-        level = logging.WARNING if vocabulary.dropped_share > _NOTEWORTHY_SHARE else logging.INFO
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse wrong arguments, before anything is read."""
+    for name in ("vocab_size", "min_frequency", "limit_alphabet", "sample_bytes", "workers"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {value}: must be 1 or more")
+    if arguments.model == "bpe" and arguments.limit_alphabet is not None:
+        raise ConfigError("--limit-alphabet: the alphabet of --model bpe is the 256 bytes; leave the flag out")
+    check_output(arguments.output, arguments.force, "tokenizer.json", arguments.input)
+
+
+def _warn_about_dropped(alphabet: Alphabet) -> None:
+    if alphabet.num_dropped:
         logger.log(
-            level,
-            "%d rare characters (%.4f %% of the text) are not in the alphabet; words with one of them "
-            "become [UNK] "
-            "(--limit-alphabet)",
-            vocabulary.dropped_characters,
-            100 * vocabulary.dropped_share,
+            logging.WARNING if alphabet.dropped_share > _NOTEWORTHY_SHARE else logging.INFO,
+            "%d rare characters (%.4f %% of the text) are not in the alphabet; what has one of them becomes [UNK] "
+            "(--limit-alphabet): %s such as %s",
+            alphabet.num_dropped,
+            100 * alphabet.dropped_share,
+            ", ".join(f"{count} {script}" for script, count in list(alphabet.dropped_scripts.items())[:_SHOWN_SCRIPTS]),
+            " ".join(alphabet.dropped_first),
         )
 
 
-def _print_result(
-    arguments: argparse.Namespace, found: Survey, sample: Sample, vocabulary: Vocabulary, seconds: float
-) -> None:
-    size = len(vocabulary.tokens)
-    why = "" if size == arguments.vocab_size else f": no more pairs of count {arguments.min_frequency}"
+def _print_sample(sample: CountedSample, seconds: float) -> None:
+    about = "" if sample.is_whole else "about "
+    counted = sample.counted
+    left_out = counted.num_words - len(counted.words)
+    rare = (
+        f"; the {left_out:,} rarest ({counted.dropped_occurrences / counted.num_occurrences:.4%} of the text) left out"
+        if left_out
+        else ""
+    )
     sys.stdout.write(
-        f"vocabulary  {size:,} tokens of {arguments.vocab_size:,} requested{why}\n"
+        f"text        {sample.used_bytes:,} bytes in {sample.used_documents:,} documents used, of {about}"
+        f"{sample.total_bytes:,} bytes in {about}{sample.total_documents:,}\n"
+        f"{_format_faults('repaired', sample.repaired)}{_format_faults('left out', sample.dropped)}"
+        f"words       {counted.num_occurrences:,} counted, {counted.num_words:,} different{rare}\n"
+        f"speed       {sample.used_bytes / 1e6 / max(seconds, 1e-9):.1f} MB/s counted ({seconds:.1f} s)\n"
+    )
+
+
+def _format_faults(what: str, faults: Mapping[str, int]) -> str:
+    found = ", ".join(f"{count:,} {reason}" for reason, count in sorted(faults.items()))
+    return f"{what:<12}{found}\n" if found else ""
+
+
+def _print_vocabulary(arguments: argparse.Namespace, vocabulary: Vocabulary, seconds: float) -> None:
+    size = len(vocabulary.tokens)
+    what = "pieces" if arguments.model == "unigram" else "pairs"
+    why = "" if size == arguments.vocab_size else f": no more {what} of count {arguments.min_frequency}"
+    sys.stdout.write(
+        f"vocabulary  {size:,} tokens of {arguments.vocab_size:,} requested{why} ({seconds:.1f} s)\n"
         f"alphabet    {vocabulary.alphabet_size:,}\n"
-        f"text        {sample.used_bytes:,} bytes in {sample.used_documents:,} documents used, of "
-        f"{found.text_bytes:,} bytes in {found.num_documents:,}\n"
-        f"speed       {sample.used_bytes / 1e6 / max(seconds, 1e-9):.1f} MB/s ({seconds:.1f} s)\n"
-        f"tokenizer   {os.fspath(arguments.output)}\n"
     )
 
 

@@ -7,6 +7,7 @@ segment never crosses from one shard into the next.
 from __future__ import annotations
 
 import hashlib
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,8 +148,7 @@ class TokenStore:
             size = path.stat().st_size
             if size != shard.tokens * self._dtype.itemsize:
                 raise ConfigError(f"{path}: {size} bytes, manifest.json says {shard.tokens} tokens")
-            mapped = np.memmap(path, dtype=self._dtype, mode="r") if size else np.empty(0, self._dtype)
-            self._shards.append(read_only(np.asarray(mapped)))
+            self._shards.append(read_only(_map_tokens(path, self._dtype) if size else np.empty(0, self._dtype)))
 
     @property
     def num_tokens(self) -> int:
@@ -168,6 +168,15 @@ class TokenStore:
         tokens = np.empty(int(lengths.sum()), dtype=self._dtype)
         _copy_spans(self._shards, self._starts, starts, lengths, tokens)
         return tokens
+
+
+def _map_tokens(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Map a .bin file that is not empty; pairs are read at random, so the kernel is told not to read ahead."""
+    with open(path, "rb") as stream:
+        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    if hasattr(mmap, "MADV_RANDOM"):  # else not of this system
+        mapped.madvise(mmap.MADV_RANDOM)
+    return np.frombuffer(mapped, dtype=dtype)
 
 
 @compiled

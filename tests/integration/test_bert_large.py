@@ -12,7 +12,8 @@ from transformers import AutoTokenizer
 
 from pretrain import export
 from tests.integration.launching import Launcher, losses, metrics
-from tokenization import shard, wordpiece
+from tokenization import shard
+from tokenization.vocabulary import wordpiece
 
 pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.timeout(600)]
 

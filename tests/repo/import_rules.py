@@ -25,6 +25,13 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "pretrain.data": ("runtime", "tokenization.manifest", "tokenization.indexed"),
     "pretrain.model": ("runtime",),
     "pretrain.engine": ("runtime",),
+    "pretrain.audit": (
+        "runtime",
+        "tokenization.manifest",
+        "tokenization.indexed",
+        "pretrain.data",
+        "pretrain.tokenizer",
+    ),
     "finetune": ("runtime",),
     "launch": ("runtime", "pretrain"),
     "zerobert": PACKAGES,
@@ -35,6 +42,7 @@ MAY_NOT_REACH: Mapping[str, tuple[str, ...]] = {
     "tokenization": ("torch", "deepspeed"),
     "pretrain.data": ("deepspeed", "transformers"),
     "pretrain.model": ("deepspeed",),
+    "pretrain.audit": ("torch", "deepspeed", "transformers"),
 }
 """Libraries that a part must not load, not even through another module of ours."""
 

@@ -49,7 +49,7 @@ def change_shard(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
     ("edit", "message"),
     [
         (change("format", "other"), "not a manifest of shards"),
-        (change("version", 2), '"version" is 2; this program reads 1'),
+        (change("version", 3), '"version" is 3; this program reads 1 and 2'),
         (change("dtype", "float32"), "\"dtype\" is 'float32'; known: int16, int32, uint16"),
         (change("splits", {}), "a field is missing or of the wrong kind: 'train'"),
         (change("tokenizer", None), "a field is missing or of the wrong kind"),

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tokenization.indexed import IndexedReader
 from tokenization.manifest import load_manifest, tokenizer_fingerprint, verify
 from tokenization.shard import main
 from tokenization.shard_task import choose_split
+from tokenization.tasks.executors import Stage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -102,16 +104,31 @@ def test_manifest_says_what_was_done(corpus: Path, tokenizer_dir: Path, tmp_path
         "vocab_size": vocab_size,
     }
     assert value["dtype"] == "int16"
-    assert value["sources"] == [{"path": str(source), "bytes": source.stat().st_size, "sha256": sha256_of(source)}]
+    assert value["sources"] == [
+        {
+            "path": str(source),
+            "bytes": source.stat().st_size,
+            "documents": NUM_DOCUMENTS + 2,
+            "sha256": sha256_of(source),
+        }
+    ]
     assert value["dropped"]["empty documents"] == 1
     assert value["dropped"]["documents without tokens"] == 1
     assert value["dropped"]["sentences without tokens"] >= 1
     assert value["settings"] == {
+        "tokenizer": str(tokenizer_dir),
         "language": "en",
         "sentences": "auto",
         "validation_share": 0.01,
         "text_field": "text",
-        "txt_layout": "auto",
+        "layout": "auto",
+        "format": "auto",
+        "encoding": "utf-8",
+        "errors": "fail",
+        "language_field": None,
+        "dedup": [],
+        "min_chars": 0,
+        "filters": [],
         "tasks": 1,
     }
     assert sum(split["documents"] for split in value["splits"].values()) == NUM_DOCUMENTS + 1
@@ -131,7 +148,7 @@ def test_the_result_is_printed(
     run(corpus, tokenizer_dir, tmp_path / "out", "--validation-share", "0")
     printed = capsys.readouterr().out
     assert f"train                   {NUM_DOCUMENTS}             {NUM_DOCUMENTS * SENTENCES_A_DOCUMENT} " in printed
-    for word in ("tokens/s", "MB/s", "0 empty documents"):
+    for word in ("tokens/s", "MB/s"):
         assert word in printed
 
 
@@ -142,9 +159,8 @@ def test_the_result_is_printed(
         (["--tasks", "-1"], "--tasks -1: must be 1 or more"),
         (["--validation-share", "1"], "--validation-share 1.0: must be 0 or more and below 1"),
         (["--validation-share", "nan"], "--validation-share nan: must be 0 or more and below 1"),
-        (["--validation-share", "0.9999999"], "no document is left for training"),
         (["--language", "English"], "--language 'English': a language code is wanted"),
-        (["--text-field", "txt"], r"corpus.jsonl:1: no field 'txt' \(did you mean 'text'\?\)"),
+        (["--text-field", "txt"], r"corpus.jsonl: byte 0 \(line 1\): no field 'txt' \(did you mean 'text'\?\)"),
     ],
 )
 def test_bad_arguments_write_nothing(
@@ -153,6 +169,14 @@ def test_bad_arguments_write_nothing(
     with pytest.raises(ConfigError, match=message):
         run(corpus, tokenizer_dir, tmp_path / "deep" / "out", *flags)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_training_split_is_refused(corpus: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no document is left for training \(all are in the validation split\)"):
+        run(corpus, tokenizer_dir, tmp_path / "out", "--validation-share", "0.9999999")
+    with pytest.raises(ConfigError, match=r"no document is left for training \(60 shorter than 9999 characters\)"):
+        run(corpus, tokenizer_dir, tmp_path / "out", "--min-chars", "9999")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_tokenizer_is_needed(corpus: Path, tmp_path: Path) -> None:
@@ -194,11 +218,23 @@ def test_an_error_while_writing_leaves_the_older_output(
     def fail(*_: object) -> None:
         raise RuntimeError("disk full")
 
-    monkeypatch.setattr("tokenization.shard.write_manifest", fail)
-    with pytest.raises(RuntimeError, match="disk full"):
-        run(corpus, tokenizer_dir, output, "--force")
+    with monkeypatch.context() as patch:
+        patch.setattr("tokenization.collect.write_manifest", fail)
+        with pytest.raises(RuntimeError, match="disk full"):
+            run(corpus, tokenizer_dir, output, "--force")
     assert contents(output) == expected
+    # the task is done: a second call has nothing but the manifest to write
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.partial"]
+    monkeypatch.setattr(
+        "tokenization.shard.run_local", lambda stages, work_dir, workers: assert_all_done(stages, work_dir)
+    )
+    assert contents(run(corpus, tokenizer_dir, output, "--force")) == expected
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def assert_all_done(stages: Sequence[Stage], work_dir: Path) -> None:
+    for stage in stages:
+        assert len(list((stage.logging_dir(work_dir) / "completions").iterdir())) == stage.num_tasks
 
 
 def test_bad_input_ends_with_code_2_and_writes_nothing(tokenizer_dir: Path, tmp_path: Path) -> None:
@@ -214,7 +250,10 @@ def test_bad_input_ends_with_code_2_and_writes_nothing(tokenizer_dir: Path, tmp_
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == ("zerobert shard: error: a.jsonl:2: no field 'text'; name the field with --text-field\n")
+    assert done.stderr == (
+        "zerobert shard: error: a.jsonl: byte 14 (line 2): no field 'text'; name the field with --text-field, or leave "
+        "such documents out with --errors skip\n"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 

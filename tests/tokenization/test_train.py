@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import gzip
 import json
+import logging
 import random
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,10 +15,12 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BertTokenizer, BertTokenizerFast
 
 from runtime.command import ConfigError
-from tokenization.documents import open_sources
-from tokenization.survey import survey
-from tokenization.train import Sample, main
-from tokenization.wordpiece import SPECIAL_TOKENS, Casing, count_words, learn_vocabulary, load_tokenizer
+from tokenization.documents import ReadSettings, open_sources
+from tokenization.train import main
+from tokenization.vocabulary import count_task, sample
+from tokenization.vocabulary.counting import count_sample
+from tokenization.vocabulary.wordpiece import SPECIAL_TOKENS, learn_vocabulary, load_tokenizer
+from tokenization.vocabulary.words import MODELS, Casing, WordSplitter, count_words
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FIVE_LINES = [
@@ -71,6 +77,7 @@ def test_other_processes_give_the_same_bytes(five_lines: Path, tmp_path: Path) -
         contents.add(tuple((path.name, path.read_bytes()) for path in sorted(output.iterdir())))
     assert len(contents) == 1
     assert [name for name, _ in next(iter(contents))] == [
+        "report.json",
         "tokenizer.json",
         "tokenizer_config.json",
         "vocab.txt",
@@ -174,39 +181,183 @@ def test_rare_characters_beyond_the_limit_are_left_out(tmp_path: Path) -> None:
     vocabulary = learn_vocabulary(count_words(["aaa bbb aaa cc d e"], Casing()), 100, 2, alphabet_limit=3)
     assert {"a", "b", "c"} <= set(vocabulary.tokens)
     assert not {"d", "e", "##d"} & set(vocabulary.tokens)
-    assert (vocabulary.dropped_characters, round(vocabulary.dropped_share, 4)) == (2, round(2 / 13, 4))
+    assert vocabulary.alphabet.num_dropped == 2
+    assert vocabulary.alphabet.dropped_share == pytest.approx(2 / 13)
 
 
-def test_words_too_long_for_wordpiece_are_not_learned() -> None:
-    assert set(count_words(["x" * 101 + " " + "y" * 100], Casing())) == {"y" * 100}
+def write_files(folder: Path, num_files: int = 4, num_lines: int = 500) -> Path:
+    """Files of lines that each hold a word of their own."""
+    folder.mkdir(exist_ok=True)
+    for file in range(num_files):
+        lines = (f"file{file} line{file}x{line} " + "é" * 50 for line in range(num_lines))
+        (folder / f"{file}.txt").write_text("\n".join(lines), encoding="utf-8")
+    return folder
 
 
-def test_the_sample_keeps_to_its_budget_and_is_spread_over_all_files(tmp_path: Path) -> None:
-    for file in range(4):
-        lines = (f"file{file} line{line} " + "é" * 50 for line in range(500))
-        (tmp_path / f"{file}.txt").write_text("\n".join(lines), encoding="utf-8")
-    found = survey(open_sources([tmp_path], "text", "auto"))
-    samples = [Sample(found, 20_000, seed) for seed in (1, 1, 2)]
-    texts = [list(sample) for sample in samples]
-    assert texts[0] == texts[1] != texts[2]
-    assert 15_000 < samples[0].used_bytes <= 20_000
-    assert sum(len(text.encode("utf-8")) for text in texts[0]) <= samples[0].used_bytes
-    counts = [sum(text.startswith(f"file{file} ") for text in texts[0]) for file in range(4)]
-    assert min(counts) > 20
-    everything = Sample(found, found.text_bytes, 1)
-    assert len(list(everything)) == everything.used_documents == 2000
-    assert everything.used_bytes == found.text_bytes
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_sample_keeps_to_its_budget_and_is_spread_over_all_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "_UNIT_BYTES", 2_000)
+    corpus = write_files(tmp_path / "corpus")  # 4 x 500 lines of about 120 bytes
+    found = {}
+    for seed in ("1", "2"):
+        run(corpus, tmp_path / seed, "--sample-bytes", "60000", "--seed", seed, "--min-frequency", "1")
+        text = capsys.readouterr().out
+        used = int(text.split("text")[1].split()[0].replace(",", ""))
+        assert 54_000 <= used <= 60_000
+        assert "documents used, of about " in text
+        found[seed] = (tmp_path / seed / "report.json").read_bytes()
+        vocabulary = (tmp_path / seed / "vocab.txt").read_text(encoding="utf-8").split("\n")
+        assert {f"file{file}" for file in range(4)} <= set(vocabulary)
+    assert found["1"] != found["2"]
+
+
+def test_a_budget_above_the_text_takes_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = write_files(tmp_path / "corpus")
+    num_bytes = sum(len(line) for path in corpus.iterdir() for line in path.read_bytes().split(b"\n"))
+    run(corpus, tmp_path / "out")
+    expected = f"{num_bytes:,} bytes in 2,000 documents used, of {num_bytes:,} bytes in 2,000\n"
+    assert expected in capsys.readouterr().out
 
 
 def test_a_document_longer_than_the_budget_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("word é " * 10_000, encoding="utf-8")
-    found = survey(open_sources([tmp_path / "a.txt"], "text", "auto"))
-    assert [len(text.encode("utf-8")) for text in Sample(found, 1006, 0)] == [1005]  # no half of an é
-    run(tmp_path / "a.txt", tmp_path / "out", "--sample-bytes", "1000")
-    assert "1,000 bytes in 1 documents used, of 79,999 bytes in 1" in capsys.readouterr().out
+    run(tmp_path / "a.txt", tmp_path / "out", "--sample-bytes", "1006")  # byte 1006 is half of an é
+    assert "1,005 bytes in 1 documents used, of about 80,000 bytes in about 80\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("flag", ["--vocab-size", "--min-frequency", "--limit-alphabet", "--sample-bytes"])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.timeout(120)
+def test_any_number_of_workers_gives_the_same_bytes(
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "_UNIT_BYTES", 2_000)
+    monkeypatch.setattr(sample, "_TASK_BYTES", 20_000)
+    corpus = write_files(tmp_path / "corpus")
+    flags = ("--model", model, "--vocab-size", "400", "--sample-bytes", "100000")
+    one, two = (run(corpus, tmp_path / workers, *flags, "--workers", workers) for workers in ("1", "2"))
+    assert contents(one) == contents(two)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "corpus"]
+
+
+def test_a_second_call_counts_only_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "_TASK_BYTES", 50_000)
+    corpus = write_files(tmp_path / "corpus")
+    expected = contents(run(corpus, tmp_path / "whole"))
+    counted: list[int] = []
+    original = count_task.CountTask.run
+
+    def fail_at_the_third(self: count_task.CountTask, data: object = None, rank: int = 0, world_size: int = 1) -> None:
+        if rank == 2 and len(counted) == 2:
+            raise KeyboardInterrupt
+        counted.append(rank)
+        original(self, data, rank, world_size)
+
+    monkeypatch.setattr(count_task.CountTask, "run", fail_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        run(corpus, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out.partial" / "counting" / "counts-00001.tsv").unlink()
+    assert counted == [0, 1]
+    counted.append(-1)
+    assert contents(run(corpus, tmp_path / "out")) == expected
+    assert counted == [0, 1, -1, 1, 2, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "out", "whole"]
+
+
+def test_counts_of_other_text_or_settings_are_not_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = write_files(tmp_path / "corpus")
+    with monkeypatch.context() as patch:
+        patch.setattr("tokenization.train.learn", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        for flags in ((), ("--cased",)):
+            with pytest.raises(KeyboardInterrupt):
+                run(corpus, tmp_path / "out", *flags)
+    assert (tmp_path / "out.partial").is_dir()
+    (corpus / "3.txt").write_text("other words\n" * 500)
+    vocabulary = (run(corpus, tmp_path / "out") / "vocab.txt").read_text(encoding="utf-8").split()
+    assert "other" in vocabulary
+    assert "file3" not in vocabulary
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_command_goes_on(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("".join(f"line{line % 500} {'word ' * 20}\n" for line in range(200_000)))  # 22 MB: 3 tasks
+    command = [sys.executable, "-m", "tokenization.train", "--input", str(corpus), "--output", str(tmp_path / "out")]
+    process = subprocess.Popen([*command, "--workers", "2"], cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("out.partial/logs/counting/completions/*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    if (tmp_path / "out").exists():
+        pytest.skip("the command was done before it was killed")
+    assert list(tmp_path.glob("out.partial/counting/counts-*.tsv"))
+    run(corpus, tmp_path / "out", "--vocab-size", "500")
+    run(corpus, tmp_path / "whole", "--vocab-size", "500")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_compressed_file_is_sampled_by_document(tmp_path: Path) -> None:
+    lines = "\n".join(f"line{line} {'word' * 10}" for line in range(5_000))
+    with gzip.open(tmp_path / "a.txt.gz", "wt", encoding="utf-8") as stream:
+        stream.write(lines)
+    sources = open_sources([str(tmp_path / "a.txt.gz")], ReadSettings())
+    found = count_sample(sources, WordSplitter("wordpiece", Casing()), 50_000, 0, 1, tmp_path)
+    assert 45_000 <= found.used_bytes <= 50_000
+    lines = sorted(int(word.removeprefix("line")) for word in found.counted.words if word.startswith("line"))
+    assert len(lines) == found.used_documents
+    assert [sum(start <= line < start + 1000 for line in lines) > 100 for start in range(0, 5000, 1000)] == [True] * 5
+
+
+def test_left_out_characters_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.txt").write_text("aaaa bbbb cccc я 字 字\n" * 10, encoding="utf-8")
+    with caplog.at_level(logging.INFO):
+        run(tmp_path / "a.txt", tmp_path / "out", "--limit-alphabet", "3")
+    record = next(record for record in caplog.records if "--limit-alphabet" in record.message)
+    assert record.levelno == logging.WARNING
+    assert record.message.startswith("2 rare characters (20.0000 % of the text) are not in the alphabet")
+    assert record.message.endswith("1 Cjk, 1 Cyrillic such as 字 я")
+
+
+def test_the_report_stands_in_the_folder_and_on_the_screen(
+    five_lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = run(five_lines, tmp_path / "out")
+    report = json.loads((output / "report.json").read_text(encoding="utf-8"))
+    assert report["tokens"] == load_tokenizer(output).get_vocab_size()
+    assert report["words"]["occurrences"] == count_words(FIVE_LINES, Casing()).total()
+    assert report["lines"]["lines"] == 5
+    assert f"{report['words']['tokens_a_word']:.3f} tokens a word" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_through_the_command(five_lines: Path, tmp_path: Path, model: str) -> None:
+    output = run(five_lines, tmp_path / "out", "--model", model, "--cased", "--min-frequency", "1")
+    tokenizer = load_tokenizer(output)
+    assert tokenizer.decode(tokenizer.encode("Red FOX café").ids) == "Red FOX café"
+    names = ["report.json", "tokenizer.json", "tokenizer_config.json"] + ["vocab.txt"] * (model == "wordpiece")
+    assert sorted(path.name for path in output.iterdir()) == names
+
+
+def test_bytes_have_no_alphabet_to_limit(five_lines: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--limit-alphabet: the alphabet of --model bpe is the 256 bytes"):
+        run(five_lines, tmp_path / "out", "--model", "bpe", "--limit-alphabet", "5")
+
+
+def test_repaired_text_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\xff two\nthree four\n" * 3)
+    run(tmp_path / "a.txt", tmp_path / "out", "--errors", "replace")
+    assert "repaired    3 bytes that are not in the encoding\n" in capsys.readouterr().out
+    run(tmp_path / "a.txt", tmp_path / "b", "--errors", "skip")
+    assert "left out    3 bytes that are not in the encoding\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flag", ["--vocab-size", "--min-frequency", "--limit-alphabet", "--sample-bytes", "--workers"])
 def test_numbers_must_be_positive(five_lines: Path, tmp_path: Path, flag: str) -> None:
     with pytest.raises(ConfigError, match=f"{flag} 0: must be 1 or more"):
         run(five_lines, tmp_path / "out", flag, "0")
@@ -225,6 +376,7 @@ def test_output_is_only_replaced_when_asked(five_lines: Path, tmp_path: Path) ->
     (output / "stale").write_text("")
     run(five_lines, output, "--force")
     assert sorted(path.name for path in output.iterdir()) == [
+        "report.json",
         "tokenizer.json",
         "tokenizer_config.json",
         "vocab.txt",
@@ -245,6 +397,6 @@ def test_bad_input_ends_with_code_2_and_writes_nothing(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("zerobert tokenizer: error: a.txt: byte 3 (line 1) is not UTF-8")
+    assert done.stderr.splitlines()[-1].startswith("zerobert tokenizer: error: a.txt: byte 3 (line 1): is not UTF-8")
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

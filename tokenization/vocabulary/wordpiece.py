@@ -9,46 +9,21 @@ every time. Counting words first is also about twice as fast as feeding the trai
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from runtime.command import ConfigError
 from runtime.files import write_text
-from tokenization.encode import split_words
+from tokenization.vocabulary.alphabet import ALPHABET_LIMIT, Alphabet, choose_alphabet, count_characters
+from tokenization.vocabulary.trainer_input import fit_counts, trainer_lines
+from tokenization.vocabulary.words import Casing
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PREFIX = "##"
 MODEL_MAX_LENGTH = 512
-ALPHABET_LIMIT = 1000
-# WordPiece makes [UNK] of a longer word, whatever the vocabulary.
-_LONGEST_WORD_CHARS = 100
-_REPEATS_A_LINE = 1000
-
-
-@dataclass(frozen=True)
-class Casing:
-    """What happens to letters before they are looked up.
-
-    Args:
-        lowercase: whether text is lowercased.
-        strip_accents: whether accents are taken off; None: where text is lowercased, as BERT does.
-    """
-
-    lowercase: bool = True
-    strip_accents: bool | None = None
-
-    def normalizer(self) -> normalizers.Normalizer:
-        """Return BERT's normalizer with these settings."""
-        return normalizers.BertNormalizer(
-            clean_text=True,
-            handle_chinese_chars=True,
-            strip_accents=self.strip_accents,
-            lowercase=self.lowercase,
-        )
 
 
 @dataclass(frozen=True)
@@ -56,79 +31,73 @@ class Vocabulary:
     """A learned vocabulary.
 
     Args:
-        tokens: position = id; special tokens, single characters, "##" characters, then by length and text.
-        alphabet_size: how many of them are single characters, with and without "##".
-        dropped_characters: characters beyond the alphabet's limit; words with one of them become [UNK].
-        dropped_share: their share of all characters of the text, 0 to 1.
+        tokens: position = id; the special tokens first. WordPiece: then single characters, "##" characters, and the
+            others by length and text.
+        alphabet: which characters the text has and which of them are kept; byte-level BPE keeps all.
+        alphabet_size: how many tokens are single characters, with and without "##"; or bytes.
+        merges: of byte-level BPE, in order.
+        scores: of Unigram: natural logarithm of each token's probability.
     """
 
     tokens: tuple[str, ...]
+    alphabet: Alphabet
     alphabet_size: int
-    dropped_characters: int
-    dropped_share: float
-
-
-def count_words(texts: Iterable[str], casing: Casing) -> Counter[str]:
-    """Count the words of a text as BERT's pre-tokenizer sees them.
-
-    Args:
-        texts: documents.
-        casing: see `Casing`.
-
-    Returns:
-        Count of every normalized word of at most 100 characters.
-    """
-    raw_words: Counter[str] = Counter()
-    for text in texts:
-        raw_words.update(split_words(text))
-    normalizer = casing.normalizer()
-    pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    words: Counter[str] = Counter()
-    for raw, count in raw_words.items():
-        for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(raw)):
-            if len(word) <= _LONGEST_WORD_CHARS:
-                words[word] += count
-    return words
+    merges: tuple[tuple[str, str], ...] = ()
+    scores: tuple[float, ...] = ()
 
 
 def learn_vocabulary(
-    words: Counter[str], vocab_size: int, min_frequency: int, alphabet_limit: int = ALPHABET_LIMIT
+    words: Mapping[str, int],
+    vocab_size: int,
+    min_frequency: int,
+    alphabet_limit: int = ALPHABET_LIMIT,
+    characters: Mapping[str, int] | None = None,
 ) -> Vocabulary:
     """Learn a WordPiece vocabulary by merging the most frequent pairs of pieces.
 
     Args:
-        words: count of each word (see `count_words`).
+        words: count of each word (see `words.count_words`).
         vocab_size: tokens wanted, special ones included; the text may give fewer.
         min_frequency: least count of a pair that is merged.
         alphabet_limit: most characters kept: the most frequent, among equals those of the lower code point.
+        characters: count of each character of the text; None: of the words.
 
     Raises:
         ConfigError: there is no word, or vocab_size cannot hold the special tokens and the alphabet.
     """
+    check_words(words)
+    alphabet = choose_alphabet(count_characters(words) if characters is None else characters, alphabet_limit)
+    known = set(alphabet.kept)
+    continuing = sorted({PREFIX + character for word in words for character in word[1:] if character in known})
+    single = [*alphabet.kept, *continuing]
+    check_size(vocab_size, len(single))
+    learned = _merge(words, list(alphabet.kept), single, vocab_size, min_frequency)
+    rest = sorted(learned.difference(single, SPECIAL_TOKENS), key=lambda token: (len(token), token))
+    return Vocabulary((*SPECIAL_TOKENS, *single, *rest), alphabet, len(single))
+
+
+def check_words(words: Mapping[str, int]) -> None:
+    """Refuse to learn from nothing.
+
+    Raises:
+        ConfigError: there is no word.
+    """
     if not words:
         raise ConfigError("--input: the text holds no word to learn from")
-    characters: Counter[str] = Counter()
-    for word, count in words.items():
-        for character in word:
-            characters[character] += count
-    kept = sorted(sorted(characters, key=lambda character: (-characters[character], character))[:alphabet_limit])
-    known = set(kept)
-    alphabet = kept + sorted({PREFIX + character for word in words for character in word[1:] if character in known})
-    least = len(SPECIAL_TOKENS) + len(alphabet)
+
+
+def check_size(vocab_size: int, alphabet_size: int) -> None:
+    """Refuse a size that cannot hold the special tokens and the alphabet.
+
+    Raises:
+        ConfigError: it cannot; names the least size.
+    """
+    least = len(SPECIAL_TOKENS) + alphabet_size
     if vocab_size < least:
         raise ConfigError(
             f"--vocab-size {vocab_size}: too small: {len(SPECIAL_TOKENS)} special tokens and an alphabet of "
-            f"{len(alphabet)} take {least}"
+            f"{alphabet_size} take {least}"
         )
-    learned = _merge(words, kept, alphabet, vocab_size, min_frequency)
-    rest = sorted(learned.difference(alphabet, SPECIAL_TOKENS), key=lambda token: (len(token), token))
-    dropped = sum(count for character, count in characters.items() if character not in known)
-    return Vocabulary(
-        tokens=(*SPECIAL_TOKENS, *alphabet, *rest),
-        alphabet_size=len(alphabet),
-        dropped_characters=len(characters) - len(kept),
-        dropped_share=dropped / characters.total(),
-    )
 
 
 def save_tokenizer(tokens: Sequence[str], casing: Casing, directory: Path) -> None:
@@ -174,29 +143,19 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 
 def _merge(
-    words: Counter[str], characters: list[str], alphabet: list[str], vocab_size: int, min_frequency: int
+    words: Mapping[str, int], characters: list[str], alphabet: list[str], vocab_size: int, min_frequency: int
 ) -> set[str]:
     """Run Hugging Face's trainer on counted words; return the learned set."""
+    fitted, least_count = fit_counts(words, min_frequency)
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        min_frequency=min_frequency,
+        min_frequency=least_count,
         show_progress=False,
         special_tokens=[*SPECIAL_TOKENS, *alphabet],
         initial_alphabet=characters,
         limit_alphabet=len(characters),
     )
-    tokenizer.train_from_iterator(_repeat(words), trainer)
+    tokenizer.train_from_iterator(trainer_lines(fitted), trainer)
     return set(tokenizer.get_vocab())
-
-
-def _repeat(words: Counter[str]) -> Iterator[str]:
-    """Yield lines in which each word stands as often as it was counted; the trainer takes no counts."""
-    for word in sorted(words):
-        full, rest = divmod(words[word], _REPEATS_A_LINE)
-        line = f"{word} "
-        for _ in range(full):
-            yield line * _REPEATS_A_LINE
-        if rest:
-            yield line * rest

@@ -1,0 +1,73 @@
+"""Documents to sentences: nothing is lost, and the ends are where a reader would see them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.command import ConfigError
+from tokenization.sentences import check_language, split_sentences
+
+
+def squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("Mr. Fox came. He left.", ["Mr. Fox came.", "He left."]),
+        ('He said. "Come in. Sit down." She left.', ["He said.", '"Come in.', 'Sit down."', "She left."]),
+        ("\u201cYes. No.\u201d he said. Then we go.", ["\u201cYes.", "No.\u201d he said.", "Then we go."]),
+        ("One line\nthe same sentence.", ["One line\nthe same sentence."]),
+        ("A paragraph without an end\n\nAnother one", ["A paragraph without an end", "Another one"]),
+        ('"', ['"']),
+        ("  ", []),
+    ],
+)
+def test_ends_by_the_rules_of_english(text: str, sentences: list[str]) -> None:
+    assert split_sentences(text, "auto", "en") == sentences
+
+
+def test_other_languages_have_other_ends() -> None:
+    assert split_sentences("日本。語。「はい。いいえ。」と言った。", "auto", "ja") == [
+        "日本。",
+        "語。",
+        "「はい。",
+        "いいえ。」",
+        "と言った。",
+    ]
+    assert split_sentences("यह है। वह था।", "auto", "hi") == ["यह है।", "वह था।"]
+
+
+def test_lines_are_taken_as_they_are() -> None:
+    assert split_sentences("Mr. Fox. \n\n He left", "line", "en") == ["Mr. Fox.", "He left"]
+
+
+@given(
+    st.text(
+        alphabet=st.sampled_from(list("aB1.?! \n\t\"'()\u201c\u201d\u00ab\u00bb\u300c\u300d。é\u0301")), max_size=60
+    )
+)
+def test_no_character_is_lost_or_doubled(text: str) -> None:
+    for language in ("en", "de", "ja"):
+        sentences = split_sentences(text, "auto", language)
+        assert squeezed("".join(sentences)) == squeezed(text)
+        assert all(sentence == sentence.strip() != "" for sentence in sentences)
+
+
+def test_two_documents_written_in_many_ways_have_six_sentences() -> None:
+    wanted = ["The fox sees.", "The dog hears.", "The cat sleeps."]
+    for text in (
+        "The fox sees. The dog hears. The cat sleeps.",
+        "The fox sees.  The dog hears.  The cat sleeps.",
+        "The fox\tsees. The dog\thears. The cat\tsleeps.",
+    ):
+        assert [sentence.replace("\t", " ") for sentence in split_sentences(text, "auto", "en")] == wanted
+
+
+@pytest.mark.parametrize("language", ["English", "", "EN", "e", "en_US"])
+def test_a_language_is_a_code(language: str) -> None:
+    with pytest.raises(ConfigError, match=r"--language .*: a language code is wanted"):
+        check_language(language)

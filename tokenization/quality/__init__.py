@@ -1,0 +1,1 @@
+"""What is left out of the shards on request: duplicates, short documents, what filters refuse."""

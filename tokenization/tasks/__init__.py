@@ -1,0 +1,1 @@
+"""How tasks run: processes of this machine, Ray, Slurm; completion markers; nothing done twice."""
