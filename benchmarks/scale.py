@@ -27,7 +27,7 @@ from tokenization.manifest import MANIFEST_NAME
 
 SPEEDUP_GOAL = 1.85
 MOST_GROWTH = 1.2
-_MEGABYTES = 96.0
+_MEGABYTES = 288.0
 _CHANGED_SHARE = 0.05
 _SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "po", "ri", "sa", "ti", "vu", "xe", "za")
 _TIME_LIMIT_SECONDS = 900

@@ -10,6 +10,7 @@ never wrong: the tokenizer cuts them there.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -73,6 +74,9 @@ class WordPieceEncoder:
         self._table: WordTable | None = None
         if _treats_words_alone(tokenizer):
             self._words_tokenizer = _without_added_tokens(tokenizer)
+            # WordPiece makes [UNK] of a word of more letters than that: the rest, which may be megabytes, says no more
+            most = json.loads(tokenizer.to_str())["model"]["max_input_chars_per_word"]
+            self._endless_word = re.compile(rb"([0-9A-Za-z]{%d})[0-9A-Za-z]+" % (most + 1))
             self._word_end_id = self._words_tokenizer.token_to_id(chr(WORD_END))
             kinds, folded = _character_kinds(tokenizer), _folded_bytes(tokenizer)
             if kinds[WORD_END] == SPACE:
@@ -129,6 +133,7 @@ class WordPieceEncoder:
         text, num_words = table.new_words()
         if not num_words:
             return
+        text = self._endless_word.sub(rb"\1", text)
         texts = []
         begin = 0
         while begin < len(text):

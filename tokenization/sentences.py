@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 
 import sentencex
@@ -12,8 +13,10 @@ from runtime.command import ConfigError
 SENTENCE_MODES = ("auto", "line")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
 _QUOTES = '"\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u300f'
+_WINDOW_CHARS = 1 << 16
 _ANY_QUOTE = re.compile(f"[{_QUOTES}]")
-_CLOSING_QUOTES = re.compile(f"[{_QUOTES}]*")
+_GOES_ON = re.compile(r"\s+[a-z\u00df-\u00ff\u03b1-\u03c9\u0430-\u044f]")  # as in: "Is it?" she asked.
+_QUOTES_OR_NONE = re.compile(f"[{_QUOTES}]*")
 
 
 def check_language(language: str) -> None:
@@ -44,25 +47,40 @@ def split_sentences(text: str, mode: str, language: str) -> list[str]:
 
 def _segment(text: str, language: str) -> Iterator[str]:
     """Cut a text by the rules of a language, also inside quotations, which sentencex leaves whole."""
-    for piece in sentencex.segment(language, text):
+    for piece in _cut_in_windows(text, language):
         if _ANY_QUOTE.search(piece):
             yield from _cut_quotation(piece, language)
         else:
             yield piece
 
 
+def _cut_in_windows(text: str, language: str) -> Iterator[str]:
+    """Cut a text with sentencex, whose time grows with the square of the text's length, a stretch at a time."""
+    start, size = 0, _WINDOW_CHARS
+    while start + size < len(text):
+        pieces = sentencex.segment(language, text[start : start + size])
+        if len(pieces) == 1:  # no end in it
+            size *= 2
+            continue
+        yield from pieces[:-1]  # the last one may go on behind the window
+        start += sum(map(len, pieces[:-1]))
+        size = _WINDOW_CHARS
+    yield from sentencex.segment(language, text[start:])
+
+
 def _cut_quotation(text: str, language: str) -> Iterator[str]:
     """Cut what the text would be cut into without its quote marks; closing marks stay with what they close."""
-    kept = [place for place, character in enumerate(text) if character not in _QUOTES]
+    # how many of the other characters stand before each mark
+    before = [mark.start() - number for number, mark in enumerate(_ANY_QUOTE.finditer(text))]
+    pieces = sentencex.segment(language, _ANY_QUOTE.sub("", text))
     start = end = 0
-    for piece in sentencex.segment(language, _ANY_QUOTE.sub("", text)):
+    for piece in pieces[:-1]:
+        last = end + len(piece.rstrip()) - 1
         end += len(piece)
-        if end == len(kept):
-            break
-        last = kept[end - len(piece) + len(piece.rstrip()) - 1]
-        closed = _CLOSING_QUOTES.match(text, last + 1)
-        stop = closed.end() if closed else last + 1
-        if piece.strip() and stop > start:
+        # behind the last character of the piece, and behind the marks that follow it at once
+        closed = _QUOTES_OR_NONE.match(text, last + bisect_right(before, last) + 1)
+        stop = closed.end() if closed else len(text)
+        if piece.strip() and stop > start and not _GOES_ON.match(text, stop):
             yield text[start:stop]
             start = stop
     yield text[start:]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,11 @@ LONG_WORDS = [
     "." * 120,
     "ab" * 50,
     "Ab" * 51,
+    "x" * 150,
+    "é" + "a" * 140 + "é",
+    "a" * 120 + "\u0301b",
+    "A" * 130 + "-" + "b" * 99 + "\u200bc",
+    "1" * 102 + "中" + "c" * 103,
 ]
 # Blocks that are hard on a normalizer, and the edges of the ideographs'; the planes at large are drawn from less often.
 BLOCKS = tuple(
@@ -206,6 +212,17 @@ def test_a_huge_word_leaves_no_memory_behind() -> None:
     texts = ["the " + "x" * 300_000 + " fox", "é" * 100_000, "fox"]
     assert our_ids(encoder, texts) == peer_ids(PAIRS[0][1], texts)
     assert encoder.cache_bytes == before
+
+
+def test_an_endless_word_costs_no_more_than_its_bytes() -> None:
+    encoder = WordPieceEncoder(make_tokenizer(True, None))
+    tracemalloc.start()
+    ids = encoder.encode(["the " + "x" * 5_000_000 + " fox"])[0]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    unknown = PAIRS[0][1].token_to_id("[UNK]")
+    assert ids.tolist() == our_ids(encoder, ["the"])[0] + [unknown] + our_ids(encoder, ["fox"])[0]
+    assert peak < 60_000_000
 
 
 def test_long_words_are_not_kept() -> None:

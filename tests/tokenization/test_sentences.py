@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.command import ConfigError
-from tokenization.sentences import check_language, split_sentences
+from tokenization.sentences import _WINDOW_CHARS, check_language, split_sentences
 
 
 def squeezed(text: str) -> str:
@@ -20,6 +20,7 @@ def squeezed(text: str) -> str:
         ("Mr. Fox came. He left.", ["Mr. Fox came.", "He left."]),
         ('He said. "Come in. Sit down." She left.', ["He said.", '"Come in.', 'Sit down."', "She left."]),
         ("\u201cYes. No.\u201d he said. Then we go.", ["\u201cYes.", "No.\u201d he said.", "Then we go."]),
+        ('"Is it? Now?" she asked. He left.', ['"Is it?', 'Now?" she asked.', "He left."]),
         ("One line\nthe same sentence.", ["One line\nthe same sentence."]),
         ("A paragraph without an end\n\nAnother one", ["A paragraph without an end", "Another one"]),
         ('"', ['"']),
@@ -55,6 +56,21 @@ def test_no_character_is_lost_or_doubled(text: str) -> None:
         sentences = split_sentences(text, "auto", language)
         assert squeezed("".join(sentences)) == squeezed(text)
         assert all(sentence == sentence.strip() != "" for sentence in sentences)
+
+
+def test_a_long_document_is_cut_in_windows_without_a_seam() -> None:
+    sentences = [f'Number {number} said "go on. Now." and left.' for number in range(10_000)]
+    assert len(" ".join(sentences)) > 5 * _WINDOW_CHARS
+    cut = split_sentences(" ".join(sentences), "auto", "en")
+    assert cut == [part for sentence in sentences for part in split_sentences(sentence, "auto", "en")]
+    endless = "word " * 100_000
+    assert split_sentences(endless, "auto", "en") == [endless.strip()]
+
+
+@pytest.mark.timeout(60)
+def test_time_grows_with_the_text_not_with_its_square() -> None:
+    text = 'He said "go on. Now." and left. ' * 100_000  # 3.2 MB; with the square it would take minutes
+    assert len(split_sentences(text, "auto", "en")) == 200_000
 
 
 def test_two_documents_written_in_many_ways_have_six_sentences() -> None:

@@ -12,6 +12,7 @@ from tokenization.vocabulary.alphabet import script_of_word
 from tokenization.vocabulary.words import SPACE_BYTE, WORD_MARK, WordSplitter
 
 REPORT_NAME = "report.json"
+_SHOWN_CHARS = 100
 _RANKS = (1_000, 10_000)
 _LONGEST = 10
 _EXAMPLES = 5
@@ -75,7 +76,7 @@ def format_report(report: Mapping[str, Any]) -> str:
     apart = ", white space apart" if trip["ignores_white_space"] else ""
     text += f"round trip  {trip['equal']:,} of {trip['lines']:,} sampled lines come back as they were{apart}\n"
     for example in trip["different"]:
-        text += f"            {example['text']!r}\n         -> {example['decoded']!r}\n"
+        text += f"            {example['text'][:_SHOWN_CHARS]!r}\n         -> {example['decoded'][:_SHOWN_CHARS]!r}\n"
     return text
 
 
