@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import sentencex
+
 from benchmarks import fetch, harness
 from tokenization.sentences import split_sentences
 
@@ -200,36 +202,40 @@ def score(running: Running, splitter: Splitter) -> Score:
     return Score(len(running.ends), len(found), len(running.ends & found))
 
 
-def table(scores: dict[str, tuple[Score, Score]]) -> str:
-    """Return the figures as a Markdown table: (ours, the naive splitter's) of each genre."""
-    lines = [
-        "| genre | ends | precision | recall | F1 | errors / 1,000 | regex: precision | recall | F1 | errors / 1,000 |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name, both in scores.items():
-        cells = [f"{one.precision:.4f} | {one.recall:.4f} | {one.f1:.4f} | {one.errors_per_1000:.1f}" for one in both]
-        lines.append(f"| {name} | {both[0].gold:,} | {cells[0]} | {cells[1]} |")
+def split_plainly(text: str) -> list[str]:
+    """Split a text by sentencex alone."""
+    return [sentence for piece in sentencex.segment("en", text) if (sentence := piece.strip())]
+
+
+SPLITTERS: dict[str, Splitter] = {
+    "zerobert": lambda text: split_sentences(text, "auto", "en"),
+    "sentencex alone": split_plainly,
+    "regular expression": split_naively,
+}
+
+Scores = dict[str, list[Score]]
+"""By genre, the score of each of `SPLITTERS`."""
+
+
+def table(scores: Scores) -> str:
+    """Return the figures as a Markdown table: precision / recall / errors for 1,000 ends."""
+    lines = [f"| genre | ends | {' | '.join(SPLITTERS)} |", f"|---|---:|{'---:|' * len(SPLITTERS)}"]
+    for genre, ours in scores.items():
+        cells = [f"{one.precision:.4f} / {one.recall:.4f} / {one.errors_per_1000:.1f}" for one in ours]
+        lines.append(f"| {genre} | {ours[0].gold:,} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def score_folder(folder: Path) -> dict[str, tuple[Score, Score]]:
-    """Score both splitters on a folder of Brown's files, by genre and in all."""
-
-    def ours(text: str) -> list[str]:
-        return split_sentences(text, "auto", "en")
-
-    scores = {}
+def score_folder(folder: Path) -> Scores:
+    """Score the splitters on a folder of Brown's files, by genre and in all."""
+    scores: Scores = {}
     for letter, genre in GENRES.items():
         documents = [run_together(read_tagged(path)) for path in sorted(folder.glob(f"c{letter}[0-9][0-9]"))]
         if documents:
-            scores[genre] = (
-                sum((score(document, ours) for document in documents), Score()),
-                sum((score(document, split_naively) for document in documents), Score()),
-            )
-    scores["all"] = (
-        sum((both[0] for both in scores.values()), Score()),
-        sum((both[1] for both in scores.values()), Score()),
-    )
+            scores[genre] = [
+                sum((score(document, splitter) for document in documents), Score()) for splitter in SPLITTERS.values()
+            ]
+    scores["all"] = [sum(of_one, Score()) for of_one in zip(*scores.values(), strict=True)]
     return scores
 
 
@@ -248,8 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = harness.Report("sentences", options)
     scores = score_folder(tagged_brown())
     sys.stdout.write(table(scores))
-    ours, naive = scores["all"]
-    for name, one in {"sentencex": ours, "naive regex": naive}.items():
+    for name, one in zip(SPLITTERS, scores["all"], strict=True):
         for figure in ("precision", "recall", "f1"):
             report.figure(f"{name}: {figure}", getattr(one, figure), "share")
         report.figure(f"{name}: errors", one.errors_per_1000, "for 1,000 sentence ends")

@@ -70,7 +70,7 @@ def _describe(job: Job, results: Sequence[TaskResult]) -> Contents:
         splits=splits,
         sources=_sources(job, results),
         settings={
-            "tokenizer": os.fspath(job.tokenizer_dir),
+            "tokenizer": job.tokenizer_name,
             "language": job.language,
             "sentences": job.sentence_mode,
             "validation_share": job.validation_share,

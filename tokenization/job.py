@@ -26,7 +26,8 @@ class Job:
         sources: all input files.
         tasks: the pieces of each task, in order.
         settings: how text is read.
-        tokenizer_dir: tokenizer folder.
+        tokenizer_dir: tokenizer folder, absolute: workers may run elsewhere.
+        tokenizer_name: the same as the user wrote it, for the manifest.
         tokenizer_fingerprint: its fingerprint.
         sentence_mode: "auto" or "line" (see `split_sentences`).
         language: code such as "en"; a document may name its own.
@@ -39,6 +40,7 @@ class Job:
     tasks: Sequence[tuple[Piece, ...]]
     settings: ReadSettings
     tokenizer_dir: Path
+    tokenizer_name: str
     tokenizer_fingerprint: str
     sentence_mode: str
     language: str

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import chain
 
 import sentencex
 
 from runtime.command import ConfigError
 
-SENTENCE_MODES = ("auto", "line")
+SENTENCE_MODES = ("auto", "paragraph", "line")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
 _QUOTES = '"\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u300f'
 _WINDOW_CHARS = 1 << 16
@@ -35,13 +36,14 @@ def split_sentences(text: str, mode: str, language: str) -> list[str]:
     Args:
         text: the document; its lines are parted by line feeds.
         mode: "auto": by the rules of the language; an empty line ends a sentence, a single line end does not.
-            "line": each line is a sentence.
+            "paragraph": by the rules of the language in each line. "line": each line is a sentence.
         language: code such as "en"; sentencex takes the nearest language it knows.
 
     Returns:
         The sentences, without white space at either end, none of them empty.
     """
-    pieces = text.split("\n") if mode == "line" else _segment(text, language)
+    stretches = [text] if mode == "auto" else text.split("\n")
+    pieces = stretches if mode == "line" else chain.from_iterable(_segment(line, language) for line in stretches)
     return [sentence for piece in pieces if (sentence := piece.strip())]
 
 

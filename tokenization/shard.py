@@ -19,7 +19,7 @@ from pathlib import Path
 
 from runtime.command import ConfigError, run_command
 from tokenization.collect import collect
-from tokenization.documents import add_input_arguments, cut, open_sources, read_settings
+from tokenization.documents import add_input_arguments, cut, is_url, open_sources, read_settings
 from tokenization.folder import check_output, partial_path, publish, work_folder
 from tokenization.job import Job
 from tokenization.manifest import MANIFEST_NAME, Manifest, load_manifest, tokenizer_fingerprint
@@ -49,7 +49,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--sentences",
         choices=SENTENCE_MODES,
         default="auto",
-        help="auto: cut documents by the rules of the language; line: each line of a document is a sentence",
+        help="auto: by the rules of the language, a single line end ends no sentence; paragraph: by the same rules in "
+        "each line; line: each line of a document is a sentence (default: auto)",
     )
     add_quality_arguments(parser)
     parser.add_argument(
@@ -121,6 +122,9 @@ def _check(arguments: argparse.Namespace) -> None:
     ):
         if value and arguments.executor != executor and "SLURM_JOB_ID" not in os.environ:  # the last job has --slurm
             raise ConfigError(f"{flag}: is for --executor {executor}, this is --executor {arguments.executor}")
+    for given in arguments.input if arguments.ray_address else ():
+        if not os.path.isabs(given) and not is_url(given):
+            raise ConfigError(f"--input {given}: must be absolute with --ray-address; workers run in other folders")
     check_language(arguments.language)
     check_output(arguments.output, arguments.force, MANIFEST_NAME, arguments.input)
 
@@ -138,6 +142,7 @@ def _plan(arguments: argparse.Namespace) -> Job:
         tasks=cut(sources, arguments.tasks),
         settings=settings,
         tokenizer_dir=arguments.tokenizer.absolute(),
+        tokenizer_name=os.fspath(arguments.tokenizer),
         tokenizer_fingerprint=fingerprint,
         sentence_mode=arguments.sentences,
         language=arguments.language,

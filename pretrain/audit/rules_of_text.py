@@ -107,7 +107,7 @@ TEXT_RULES: tuple[Rule, ...] = (
             f"than a pair: {percent(a.train.beyond_share)} of the tokens are cut off every time"
         ),
         remedy="Tables and lists that came out as one sentence, or an ending that the rules of --language do not know: "
-        "try zerobert shard --sentences line or --filter; or train with a larger seq_len.",
+        "try zerobert shard --sentences paragraph or --filter; or train with a larger seq_len.",
     ),
     Rule(
         name="crumbs",

@@ -42,6 +42,11 @@ def test_other_languages_have_other_ends() -> None:
     assert split_sentences("यह है। वह था।", "auto", "hi") == ["यह है।", "वह था।"]
 
 
+def test_line_ends_can_end_sentences_too() -> None:
+    text = "A heading\nMr. Fox came. He left.\n\nA list\n"
+    assert split_sentences(text, "paragraph", "en") == ["A heading", "Mr. Fox came.", "He left.", "A list"]
+
+
 def test_lines_are_taken_as_they_are() -> None:
     assert split_sentences("Mr. Fox. \n\n He left", "line", "en") == ["Mr. Fox.", "He left"]
 

@@ -6,7 +6,7 @@ wrong in them.
 
 from tokenization.documents.faults import Faults
 from tokenization.documents.flags import add_input_arguments, read_settings
-from tokenization.documents.model import Document, Piece, ReadSettings, Source
+from tokenization.documents.model import Document, Piece, ReadSettings, Source, is_url
 from tokenization.documents.pieces import cut, piece_bytes, read_documents, read_piece
 from tokenization.documents.sources import open_sources
 
@@ -18,6 +18,7 @@ __all__ = [
     "Source",
     "add_input_arguments",
     "cut",
+    "is_url",
     "open_sources",
     "piece_bytes",
     "read_documents",
