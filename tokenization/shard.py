@@ -29,7 +29,7 @@ from tokenization.quality.signatures import SignatureTask
 from tokenization.sentences import SENTENCE_MODES, check_language
 from tokenization.shard_task import ShardTask, has_result, load_result
 from tokenization.tasks.executors import Stage, forget_stale, run_local, run_ray, submit_slurm
-from tokenization.tasks.slurm_tasks import parse_slurm_options
+from tokenization.tasks.slurm_tasks import check_sbatch, check_slurm_options, parse_slurm_options
 from tokenization.vocabulary.wordpiece import load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -100,11 +100,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     job = _plan(arguments)
     with work_folder(arguments.output, is_kept=arguments.executor == "slurm"):
         stages = _stages(job)
-        if arguments.executor == "slurm":
-            _submit(stages, job, arguments, sys.argv[1:] if argv is None else argv)
-            return 0
-        _run(stages, job, arguments)
-        publish(arguments.output, kept=collect(job))
+        if arguments.executor != "slurm":
+            _run(stages, job, arguments)
+            publish(arguments.output, kept=collect(job))
+    if arguments.executor == "slurm":  # outside: the last job works in the folder, and may start at once
+        _submit(stages, job, arguments, sys.argv[1:] if argv is None else argv)
+        return 0
     _print_result(load_manifest(arguments.output), time.perf_counter() - started)
     return 0
 
@@ -125,6 +126,9 @@ def _check(arguments: argparse.Namespace) -> None:
     for given in arguments.input if arguments.ray_address else ():
         if not os.path.isabs(given) and not is_url(given):
             raise ConfigError(f"--input {given}: must be absolute with --ray-address; workers run in other folders")
+    if arguments.executor == "slurm":
+        check_slurm_options(parse_slurm_options(arguments.slurm))
+        check_sbatch()
     check_language(arguments.language)
     check_output(arguments.output, arguments.force, MANIFEST_NAME, arguments.input)
 
@@ -154,6 +158,7 @@ def _plan(arguments: argparse.Namespace) -> Job:
 
 def _stages(job: Job) -> list[Stage]:
     """Return what is to be done, in order; forgets what was done for other input or settings."""
+    job.results_dir.mkdir(exist_ok=True)
     stages = []
     if job.quality.dedup:
         plan = job.dedup_plan
@@ -185,7 +190,6 @@ def _is_reusable(job: Job, rank: int) -> bool:
 
 def _run(stages: Sequence[Stage], job: Job, arguments: argparse.Namespace) -> None:
     """Run all that is missing, where the user wants it."""
-    job.results_dir.mkdir(exist_ok=True)
     if arguments.executor == "ray":
         run_ray(stages, job.work_dir, arguments.workers, arguments.ray_address)
     else:
@@ -194,7 +198,6 @@ def _run(stages: Sequence[Stage], job: Job, arguments: argparse.Namespace) -> No
 
 def _submit(stages: Sequence[Stage], job: Job, arguments: argparse.Namespace, argv: Sequence[str]) -> None:
     """Hand all that is missing to Slurm, and behind it the same command, which then finds all tasks done."""
-    job.results_dir.mkdir(exist_ok=True)
     options = parse_slurm_options(arguments.slurm)
     jobs = submit_slurm(stages, job.work_dir, arguments.workers, options, finish=_finishing_command(argv))
     sys.stdout.write(f"submitted   jobs {', '.join(jobs)}; the last one makes {arguments.output}\n")

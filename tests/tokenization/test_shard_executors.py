@@ -62,6 +62,9 @@ def test_slurm(
 def test_flags_of_another_executor_are_refused(source: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--slurm: is for --executor slurm, this is --executor local"):
         run(source, tokenizer_dir, tmp_path / "out", "--slurm", "partition=cpu")
+    with pytest.raises(ConfigError, match="--slurm: partition is missing"):
+        run(source, tokenizer_dir, tmp_path / "out", "--executor", "slurm")
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]
     with pytest.raises(ConfigError, match="--ray-address: is for --executor ray, this is --executor local"):
         run(source, tokenizer_dir, tmp_path / "out", "--ray-address", "auto")
     with pytest.raises(ConfigError, match=r"--input a\.jsonl: must be absolute with --ray-address"):
