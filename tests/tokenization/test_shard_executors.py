@@ -22,6 +22,7 @@ def source(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "a.jsonl", make_documents(60) + make_documents(20))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_ray(source: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
@@ -30,6 +31,7 @@ def test_ray(source: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
     assert contents(ray) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_slurm(
     source: Path,

@@ -93,6 +93,7 @@ def start(source: Path, tokenizer_dir: Path, output: Path, *flags: str) -> subpr
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_run_goes_on_with_the_same_bytes(tokenizer_dir: Path, tmp_path: Path, blow: signal.Signals) -> None:

@@ -60,6 +60,7 @@ def test_thirty_trainings_give_the_same_vocabulary() -> None:
             assert len(found) == 1
 
 
+@pytest.mark.slow
 def test_other_processes_give_the_same_bytes(five_lines: Path, tmp_path: Path) -> None:
     contents = set()
     for index in range(3):
@@ -283,6 +284,7 @@ def test_counts_of_other_text_or_settings_are_not_taken_up(tmp_path: Path, monke
     assert "file3" not in vocabulary
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_killed_command_goes_on(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"

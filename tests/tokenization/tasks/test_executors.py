@@ -130,6 +130,7 @@ def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):
         run_ray([make_stage(tmp_path)], tmp_path, 2)
 
 
+@pytest.mark.slow
 class TestRay:
     """On one local cluster of 2 CPUs: it takes seconds to start."""
 

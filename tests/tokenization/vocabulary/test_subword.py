@@ -138,6 +138,7 @@ for model, size in (("bpe", 300), ("unigram", 60), ("wordpiece", 60)):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_ten_fresh_processes_learn_the_same() -> None:
     command = [sys.executable, "-c", CODE]
