@@ -44,8 +44,7 @@ def main() -> None:
         sys.stderr.write(f"zerobert: error: {name}: no such command{did_you_mean(name, COMMANDS)}\n\n{usage()}")
         sys.exit(EXIT_BAD_INPUT)
     del sys.argv[1]
-    module = importlib.import_module(COMMANDS[name][0])
-    run_command(module.main, name)
+    run_command(lambda argv: importlib.import_module(COMMANDS[name][0]).main(argv), name)
 
 
 if __name__ == "__main__":

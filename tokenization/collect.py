@@ -61,7 +61,10 @@ def _describe(job: Job, results: Sequence[TaskResult]) -> Contents:
     dropped = _sum([result.dropped for result in results])
     if not splits["train"].documents:
         why = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or "all are in the validation split"
-        raise ConfigError(f"--input: no document is left for training ({why}); add text or lower --validation-share")
+        raise ConfigError(
+            f"--input: no document is left for training ({why}); add text, or ask less by --min-chars, --filter or "
+            "--validation-share"
+        )
     vocab_size = load_tokenizer(job.tokenizer_dir).get_vocab_size()
     return Contents(
         tokenizer_fingerprint=job.tokenizer_fingerprint,
@@ -88,11 +91,11 @@ def _describe(job: Job, results: Sequence[TaskResult]) -> Contents:
 def _sources(job: Job, results: Sequence[TaskResult]) -> list[dict[str, Any]]:
     """Return path, size, documents and hash of every input file; of a remote one what its server calls its version."""
     documents = _sum([result.documents for result in results])
-    sha256 = {index: value for result in results for index, value in result.sha256.items()}
+    sha256 = {path: value for result in results for path, value in result.sha256.items()}
     sources = []
-    for number, source in enumerate(job.sources):
-        known = {"sha256": sha256[str(number)]} if str(number) in sha256 else {"version": source.version}
-        described = {"path": source.path, "bytes": source.num_bytes, "documents": documents.get(str(number), 0)}
+    for source in job.sources:
+        known = {"sha256": sha256[source.path]} if source.path in sha256 else {"version": source.version}
+        described = {"path": source.path, "bytes": source.num_bytes, "documents": documents.get(source.path, 0)}
         sources.append({**described, **known})
     return sources
 

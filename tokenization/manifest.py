@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +143,8 @@ def load_manifest(directory: str | Path) -> Manifest:
     """Read a folder's manifest and compare the sizes of its files; `verify` compares their contents too.
 
     Raises:
-        ConfigError: the folder or the manifest is missing, of another format or version, or a file's size
-            disagrees.
+        ConfigError: the folder or the manifest is missing, of another format or version, a field is missing or of the
+            wrong kind, or a file's size disagrees.
     """
     directory = Path(directory)
     path = directory / MANIFEST_NAME
@@ -157,12 +158,7 @@ def load_manifest(directory: str | Path) -> Manifest:
     if value.get("version") not in _READABLE_VERSIONS:
         known = " and ".join(map(str, _READABLE_VERSIONS))
         raise ConfigError(f'{path}: "version" is {value.get("version")!r}; this program reads {known}')
-    try:
-        manifest = _parse(directory, sha256_of(path), value)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path}: a field is missing or of the wrong kind: {error}") from None
-    if manifest.dtype not in _DTYPES:
-        raise ConfigError(f'{path}: "dtype" is {manifest.dtype!r}; known: {", ".join(_DTYPES)}')
+    manifest = _parse(directory, sha256_of(path), value)
     for split in manifest.splits.values():
         for shard in split.shards:
             _check_sizes(manifest, shard)
@@ -185,27 +181,121 @@ def verify(manifest: Manifest) -> None:
 
 
 def _parse(directory: Path, fingerprint: str, value: Mapping[str, Any]) -> Manifest:
-    splits = {}
-    for name in SPLITS:
-        split = value["splits"][name]
-        shards = tuple(ShardInfo(**shard) for shard in split["shards"])
-        splits[name] = SplitInfo(split["documents"], split["sentences"], split["tokens"], shards)
-        if splits[name] != SplitInfo.of(shards):
-            raise ConfigError(f"{directory / MANIFEST_NAME}: split {name!r}: sums are not those of its shards")
+    fields = _Fields(directory / MANIFEST_NAME, value)
+    tokenizer = fields.inner("tokenizer")
+    splits = fields.inner("splits")
+    settings = fields.inner("settings")
+    if settings.value.get("tokenizer") is not None:
+        settings.text("tokenizer")
+    dtype = fields.text("dtype")
+    if dtype not in _DTYPES:
+        raise ConfigError(f'{fields.path}: "dtype" is {dtype!r}; known: {", ".join(_DTYPES)}')
     return Manifest(
         directory=directory,
         fingerprint=fingerprint,
-        tokenizer_fingerprint=value["tokenizer"]["fingerprint"],
-        vocab_size=value["tokenizer"]["vocab_size"],
-        dtype=value["dtype"],
-        splits=splits,
-        sources=value["sources"],
-        settings=value["settings"],
-        dropped=value["dropped"],
-        repaired=value.get("repaired", {}),
-        places=value.get("places", []),
-        text_bytes=value["text_bytes"],
+        tokenizer_fingerprint=tokenizer.text("fingerprint"),
+        vocab_size=tokenizer.count("vocab_size"),
+        dtype=dtype,
+        splits={name: _parse_split(splits.inner(name)) for name in SPLITS},
+        sources=[source.value for source in fields.list_of("sources")],
+        settings=settings.value,
+        dropped=fields.inner("dropped").counts(),
+        repaired=fields.inner("repaired").counts() if "repaired" in value else {},
+        places=[place.value for place in fields.list_of("places")] if "places" in value else [],
+        text_bytes=fields.count("text_bytes"),
     )
+
+
+def _parse_split(split: _Fields) -> SplitInfo:
+    shards = tuple(_parse_shard(shard) for shard in split.list_of("shards"))
+    info = SplitInfo(split.count("documents"), split.count("sentences"), split.count("tokens"), shards)
+    if info != SplitInfo.of(shards):
+        raise ConfigError(f"{split.path}: {split.name}: sums are not those of its shards")
+    return info
+
+
+def _parse_shard(shard: _Fields) -> ShardInfo:
+    unknown = shard.value.keys() - {field.name for field in fields_of(ShardInfo)}
+    if unknown:
+        raise ConfigError(f'{shard.path}: "{shard.name}" has a field that no shard has: {min(unknown)!r}')
+    name = shard.text("name")
+    if Path(name).name != name:
+        raise ConfigError(f'{shard.path}: "{shard.name}.name" is {name!r}; must be a file name without a folder')
+    return ShardInfo(
+        name=name,
+        documents=shard.count("documents"),
+        sentences=shard.count("sentences"),
+        tokens=shard.count("tokens"),
+        bytes=shard.count("bytes"),
+        sha256=shard.text("sha256"),
+        idx_sha256=shard.text("idx_sha256"),
+    )
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """An object of the manifest; what is taken from it must be there and of the right kind.
+
+    Args:
+        path: of the manifest.
+        value: the object.
+        name: where it stands, as "splits.train"; "" for the manifest itself.
+    """
+
+    path: Path
+    value: Mapping[str, Any]
+    name: str = ""
+
+    def inner(self, key: str) -> _Fields:
+        """Return an object in it."""
+        found = self._take(key)
+        if not isinstance(found, dict):
+            raise self._wrong(key, found, "an object")
+        return _Fields(self.path, found, self._name_of(key))
+
+    def list_of(self, key: str) -> list[_Fields]:
+        """Return the objects of a list in it."""
+        found = self._take(key)
+        if not isinstance(found, list):
+            raise self._wrong(key, found, "a list of objects")
+        names = [f"{key}[{number}]" for number in range(len(found))]
+        for name, item in zip(names, found, strict=True):
+            if not isinstance(item, dict):
+                raise self._wrong(name, item, "an object")
+        return [_Fields(self.path, item, self._name_of(name)) for name, item in zip(names, found, strict=True)]
+
+    def text(self, key: str) -> str:
+        """Return a text in it."""
+        found = self._take(key)
+        if not isinstance(found, str):
+            raise self._wrong(key, found, "a text")
+        return found
+
+    def count(self, key: str) -> int:
+        """Return a number in it."""
+        found = self._take(key)
+        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+            raise self._wrong(key, found, "a whole number, 0 or more")
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """Return all of it as numbers."""
+        return {key: self.count(key) for key in self.value}
+
+    def _take(self, key: str) -> Any:
+        if key not in self.value:
+            raise ConfigError(f'{self.path}: "{self._name_of(key)}" is missing')
+        return self.value[key]
+
+    def _name_of(self, key: str) -> str:
+        return f"{self.name}.{key}" if self.name else key
+
+    def _wrong(self, key: str, found: Any, rule: str) -> ConfigError:
+        return ConfigError(f'{self.path}: "{self._name_of(key)}" is {_cut(repr(found))}; must be {rule}')
+
+
+def _cut(text: str, most: int = 80) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _check_sizes(manifest: Manifest, shard: ShardInfo) -> None:

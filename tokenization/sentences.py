@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 
 import sentencex
 
@@ -14,6 +14,8 @@ from runtime.command import ConfigError
 SENTENCE_MODES = ("auto", "paragraph", "line")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
 _QUOTES = '"\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u300f'
+_PANICS = re.compile(r"[^\W\d_][^\S\x00-\x7f]+\.")
+_PLAIN_SPACES = {code: " " for code in range(0x80, 0x3001) if chr(code).isspace()}
 _WINDOW_CHARS = 1 << 16
 _ANY_QUOTE = re.compile(f"[{_QUOTES}]")
 _GOES_ON = re.compile(r"\s+[a-z\u00df-\u00ff\u03b1-\u03c9\u0430-\u044f]")  # as in: "Is it?" she asked.
@@ -60,21 +62,29 @@ def _cut_in_windows(text: str, language: str) -> Iterator[str]:
     """Cut a text with sentencex, whose time grows with the square of the text's length, a stretch at a time."""
     start, size = 0, _WINDOW_CHARS
     while start + size < len(text):
-        pieces = sentencex.segment(language, text[start : start + size])
+        pieces = _ask(language, text[start : start + size])
         if len(pieces) == 1:  # no end in it
             size *= 2
             continue
         yield from pieces[:-1]  # the last one may go on behind the window
         start += sum(map(len, pieces[:-1]))
         size = _WINDOW_CHARS
-    yield from sentencex.segment(language, text[start:])
+    yield from _ask(language, text[start:])
+
+
+def _ask(language: str, text: str) -> list[str]:
+    """Cut a text with sentencex, which panics on a letter, a white space of more than one byte, and a stop."""
+    if not _PANICS.search(text):
+        return list(sentencex.segment(language, text))
+    ends = [0, *accumulate(map(len, sentencex.segment(language, text.translate(_PLAIN_SPACES))))]
+    return [text[start:end] for start, end in pairwise(ends)]
 
 
 def _cut_quotation(text: str, language: str) -> Iterator[str]:
     """Cut what the text would be cut into without its quote marks; closing marks stay with what they close."""
     # how many of the other characters stand before each mark
     before = [mark.start() - number for number, mark in enumerate(_ANY_QUOTE.finditer(text))]
-    pieces = sentencex.segment(language, _ANY_QUOTE.sub("", text))
+    pieces = _ask(language, _ANY_QUOTE.sub("", text))
     start = end = 0
     for piece in pieces[:-1]:
         last = end + len(piece.rstrip()) - 1

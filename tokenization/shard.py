@@ -27,7 +27,7 @@ from tokenization.quality.duplicates import DuplicateTask
 from tokenization.quality.screen import add_quality_arguments, read_quality
 from tokenization.quality.signatures import SignatureTask
 from tokenization.sentences import SENTENCE_MODES, check_language
-from tokenization.shard_task import ShardTask, has_result, load_result
+from tokenization.shard_task import ShardTask, has_result, is_shard_file, load_result
 from tokenization.tasks.executors import Stage, forget_stale, run_local, run_ray, submit_slurm
 from tokenization.tasks.slurm_tasks import check_sbatch, check_slurm_options, parse_slurm_options
 from tokenization.vocabulary.wordpiece import load_tokenizer
@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=float,
         default=0.01,
         metavar="X",
-        help="share of documents kept for validation, chosen by a hash of the text (default: 0.01)",
+        help="share of documents kept for validation, chosen by a hash of its ids (default: 0.01)",
     )
     parser.add_argument(
         "--tasks",
@@ -130,7 +130,9 @@ def _check(arguments: argparse.Namespace) -> None:
         check_slurm_options(parse_slurm_options(arguments.slurm))
         check_sbatch()
     check_language(arguments.language)
-    check_output(arguments.output, arguments.force, MANIFEST_NAME, arguments.input)
+    check_output(
+        arguments.output, arguments.force, MANIFEST_NAME, arguments.input, is_shard_file, tokenizer=arguments.tokenizer
+    )
 
 
 def _plan(arguments: argparse.Namespace) -> Job:

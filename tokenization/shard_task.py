@@ -6,6 +6,7 @@ A module of its own, so that worker processes can import it by name.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +22,7 @@ from tokenization.documents import Document, Faults, read_piece
 from tokenization.encode import WordPieceEncoder
 from tokenization.indexed import IndexedWriter, bin_path, idx_path
 from tokenization.job import Job
-from tokenization.manifest import SPLITS, ShardInfo
+from tokenization.manifest import MANIFEST_NAME, SPLITS, ShardInfo
 from tokenization.quality.duplicates import Drops
 from tokenization.sentences import split_sentences
 from tokenization.vocabulary.wordpiece import load_tokenizer
@@ -29,6 +30,7 @@ from tokenization.vocabulary.wordpiece import load_tokenizer
 EMPTY_DOCUMENTS = "empty documents"
 DOCUMENTS_WITHOUT_TOKENS = "documents without tokens"
 SENTENCES_WITHOUT_TOKENS = "sentences without tokens"
+_SHARD_FILE = re.compile(rf"({'|'.join(SPLITS)})-\d{{5}}\.(bin|idx)")
 _BATCH_CHARS = 1 << 20
 _LARGEST_HASH = 1 << 64
 
@@ -44,8 +46,8 @@ class TaskResult:
         places: the first places of each kind of fault.
         errors: the error policy it ran under.
         text_bytes: UTF-8 bytes of the text read.
-        documents: documents that are not empty, by index of the source (as text: JSON keys).
-        sha256: of the local sources whose first piece is this task's, by index of the source.
+        documents: documents that are not empty, by path of the source.
+        sha256: of the local sources whose first piece is this task's, by path of the source.
     """
 
     shards: Mapping[str, ShardInfo]
@@ -63,7 +65,6 @@ class _Text(NamedTuple):
 
     text: str
     language: str
-    split: str
 
 
 class ShardTask(PipelineStep):  # type: ignore[misc]  # datatrove has no types
@@ -99,25 +100,32 @@ class ShardTask(PipelineStep):  # type: ignore[misc]  # datatrove has no types
             errors=job.settings.errors,
             text_bytes=reader.text_bytes,
             documents=dict(reader.documents),
-            sha256={
-                str(piece.source): sha256_of(job.sources[piece.source].path)
-                for piece in job.tasks[rank]
-                if piece.index == 0 and "://" not in job.sources[piece.source].path
-            },
+            sha256=_hash_sources(job, rank),
         )
         write_json(_result_path(job.results_dir, rank), asdict(result))
 
 
-def choose_split(text: str, validation_share: float) -> str:
-    """Return the split of a document: a function of its text alone, so equal documents are never parted.
+def _hash_sources(job: Job, rank: int) -> dict[str, str]:
+    """Hash the local files that begin in a task."""
+    sources = [job.sources[piece.source] for piece in job.tasks[rank] if piece.index == 0]
+    return {source.path: sha256_of(source.path) for source in sources if not source.is_remote}
+
+
+def choose_split(ids: bytes, validation_share: float) -> str:
+    """Return the split of a document: a function of its ids alone, so what training sees as equal is never parted.
 
     Args:
-        text: the document as it is stored.
+        ids: token ids of all its sentences, end to end.
         validation_share: share of documents that go to the validation split, 0 <= share < 1.
     """
-    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
+    digest = hashlib.blake2b(ids, digest_size=8).digest()
     is_validation = int.from_bytes(digest, "big") < validation_share * _LARGEST_HASH
     return SPLITS[is_validation]
+
+
+def is_shard_file(name: str) -> bool:
+    """Whether a name is one that `zerobert shard` gives to a file of its output."""
+    return name == MANIFEST_NAME or bool(_SHARD_FILE.fullmatch(name))
 
 
 def has_result(results_dir: Path, rank: int) -> bool:
@@ -158,14 +166,14 @@ class _Reader:
             if reason:
                 self.dropped[reason] += 1
             else:
-                yield _Text(text, document.language or job.language, choose_split(text, job.validation_share))
+                yield _Text(text, document.language or job.language)
 
     def _documents(self) -> Iterator[Document]:
         job = self._job
         for piece in job.tasks[self._rank]:
             for document in read_piece(job.sources, piece, self._faults):
                 self.text_bytes += len(document.text.encode("utf-8"))
-                self.documents[str(piece.source)] += bool(document.text)
+                self.documents[job.sources[piece.source].path] += bool(document.text)
                 yield document
 
 
@@ -181,7 +189,7 @@ class _Writer:
 
     def write(self, texts: Sequence[_Text]) -> None:
         """Append documents; those without tokens are counted and left out."""
-        cut = [split_sentences(text, self._job.sentence_mode, language) for text, language, _ in texts]
+        cut = [split_sentences(text, self._job.sentence_mode, language) for text, language in texts]
         ids, lengths = self._encoder.encode_flat([sentence for sentences in cut for sentence in sentences])
         owners = np.repeat(np.arange(len(cut)), [len(sentences) for sentences in cut])
         has_tokens = lengths > 0
@@ -189,8 +197,16 @@ class _Writer:
         lengths, owners = lengths[has_tokens], owners[has_tokens]
         document_sentences = np.bincount(owners, minlength=len(cut))
         self.dropped[DOCUMENTS_WITHOUT_TOKENS] += int(np.count_nonzero(document_sentences == 0))
+        tokens = np.bincount(owners, weights=lengths, minlength=len(cut)).astype(np.int64)
+        ends = np.cumsum(tokens)
+        splits = np.array(
+            [
+                choose_split(ids[end - count : end].tobytes(), self._job.validation_share)
+                for end, count in zip(ends.tolist(), tokens.tolist(), strict=True)
+            ]
+        )
         for split in SPLITS:
-            is_chosen = np.array([text.split == split for text in texts]) & (document_sentences > 0)
+            is_chosen = (splits == split) & (document_sentences > 0)
             if is_chosen.any():
                 of_split = is_chosen[owners]
                 self._writer(split).add_documents(

@@ -19,17 +19,20 @@ from pathlib import Path
 
 from runtime.command import ConfigError, run_command
 from runtime.files import write_json
+from runtime.seeding import MAX_SEED
 from tokenization.documents import add_input_arguments, open_sources, read_settings
 from tokenization.folder import check_output, publish, work_folder
 from tokenization.vocabulary.alphabet import ALPHABET_LIMIT, Alphabet
 from tokenization.vocabulary.counting import CountedSample, count_sample
 from tokenization.vocabulary.report import REPORT_NAME, format_report, make_report
 from tokenization.vocabulary.subword import learn, save
-from tokenization.vocabulary.wordpiece import Vocabulary, load_tokenizer
+from tokenization.vocabulary.wordpiece import SPECIAL_TOKENS, Vocabulary, load_tokenizer
 from tokenization.vocabulary.words import MODELS, Casing, WordSplitter
 
 logger = logging.getLogger(__name__)
 
+_LARGEST_VOCABULARY = 10_000_000
+_LARGEST_COUNT = 2**31 - 1
 _FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", REPORT_NAME)
 _NOTEWORTHY_SHARE = 0.001
 _SHOWN_SCRIPTS = 5
@@ -130,7 +133,16 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: must be 1 or more")
     if arguments.model == "bpe" and arguments.limit_alphabet is not None:
         raise ConfigError("--limit-alphabet: the alphabet of --model bpe is the 256 bytes; leave the flag out")
-    check_output(arguments.output, arguments.force, "tokenizer.json", arguments.input)
+    for name, most in (("vocab_size", _LARGEST_VOCABULARY), ("min_frequency", _LARGEST_COUNT), ("seed", MAX_SEED)):
+        if getattr(arguments, name) > most:
+            raise ConfigError(f"--{name.replace('_', '-')} {getattr(arguments, name)}: must be {most:,} or less")
+    if arguments.vocab_size <= len(SPECIAL_TOKENS):
+        raise ConfigError(
+            f"--vocab-size {arguments.vocab_size}: too small: {len(SPECIAL_TOKENS)} special tokens alone take as many"
+        )
+    if arguments.seed < 0:
+        raise ConfigError(f"--seed {arguments.seed}: must be 0 or more")
+    check_output(arguments.output, arguments.force, "tokenizer.json", arguments.input, is_ours=_FILES.__contains__)
 
 
 def _warn_about_dropped(alphabet: Alphabet) -> None:

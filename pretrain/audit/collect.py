@@ -5,13 +5,13 @@
 3. An epoch is planned for each split and compared with the text (`pairs`).
 4. Masks are drawn, and a few pairs decoded (`masks`, `samples`).
 
-Damaged shards are left out of 1 and 2, and there are no 3 and 4 then.
+Damaged shards are left out of 1 and 2, and there are no 3 and 4 of a split that has one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -114,7 +114,8 @@ def collect(subject: Subject) -> Audit:
         fingerprint=manifest.fingerprint,
         tokenizer_dir=visible(str(subject.tokenizer_dir)),
         settings={**asdict(settings.pairing), "mlm_probability": settings.mlm_probability},
-        damaged=tuple(damaged),
+        damaged=tuple(fault for faults in damaged.values() for fault in faults),
+        incomplete=tuple(name for name, faults in damaged.items() if faults),
         splits=splits,
         overlap=overlap,
         vocabulary=_vocabulary(subject.tokenizer, reader, train) if train else None,
@@ -137,8 +138,8 @@ def rules_of(tokenizer: TokenizerInfo, settings: AuditSettings) -> Rules:
     return Rules(vocabulary.size, unk_id, settings.max_tokens, is_special)
 
 
-def _measure_all(subject: Subject, bits: int) -> tuple[dict[str, _Measured], list[str]]:
-    """Return the measures of the sound shards by split, and what is wrong with each of the others."""
+def _measure_all(subject: Subject, bits: int) -> tuple[dict[str, _Measured], dict[str, list[str]]]:
+    """Return the measures of the sound shards by split, and what is wrong with each of the others, by split too."""
     manifest = subject.manifest
     rules = rules_of(subject.tokenizer, subject.settings)
     keys = {
@@ -155,7 +156,7 @@ def _measure_all(subject: Subject, bits: int) -> tuple[dict[str, _Measured], lis
     if done:
         logger.info("%s: going on with an earlier audit", subject.work_dir)
     total = sum(shard.bytes for split in manifest.splits.values() for shard in split.shards)
-    damaged: list[str] = []
+    damaged: dict[str, list[str]] = {name: [] for name in manifest.splits}
     measured = {}
     with Progress("auditing", total, start=done) as progress:
         for name, split in manifest.splits.items():
@@ -170,7 +171,7 @@ def _measure_all(subject: Subject, bits: int) -> tuple[dict[str, _Measured], lis
                     measures.append(provide_measure(subject.work_dir, keys[shard.name], measure))
                     shards.append(shard)
                 except ConfigError as error:
-                    damaged.append(visible(str(error)))
+                    damaged[name].append(visible(str(error)))
                     progress.advance(shard.bytes)
             measured[name] = _Measured(tuple(shards), tuple(measures))
     return measured, damaged
@@ -237,7 +238,7 @@ def _vocabulary(tokenizer: TokenizerInfo, reader: TokenReader, train: Sequence[S
         unused=int(((counts == 0) & ~tokenizer.vocabulary.is_special).sum()),
         entropy_nats=float(-(shares * np.log(shares)).sum()) + 0.0,
         most_frequent=tuple(
-            TokenCount(reader.token(int(token)), int(counts[token]), float(counts[token] / total))
+            TokenCount(reader.name(int(token)), int(counts[token]), float(counts[token] / total))
             for token in order[:_MOST_FREQUENT]
             if counts[token]
         ),
@@ -246,14 +247,14 @@ def _vocabulary(tokenizer: TokenizerInfo, reader: TokenReader, train: Sequence[S
 
 
 def _pair_all(
-    subject: Subject, splits: dict[str, SplitFigures], damaged: Sequence[str]
+    subject: Subject, splits: dict[str, SplitFigures], damaged: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, PairFigures], dict[str, str], dict[str, PairReader]]:
     """Plan an epoch of each split; return its figures, or why there are none, and the readers."""
     pairs: dict[str, PairFigures] = {}
     refused: dict[str, str] = {}
     readers: dict[str, PairReader] = {}
     for name, split in splits.items():
-        reason = _why_not(split, subject, damaged)
+        reason = _why_not(split, subject, damaged[name])
         if reason:
             refused[name] = reason
             continue
@@ -275,7 +276,7 @@ def _pair_all(
 def _why_not(split: SplitFigures, subject: Subject, damaged: Sequence[str]) -> str:
     """Return why the pairs of a split can't be made, or ""."""
     if damaged:
-        return "shards are damaged"
+        return "shards of it are damaged"
     if split.documents == 0:
         return "the split is empty"
     if split.empty_sentences or split.empty_documents:

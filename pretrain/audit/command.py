@@ -82,9 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         mlm_probability=arguments.mlm_probability,
         num_samples=arguments.samples,
     )
-    _check_outputs(arguments)
     manifest = load_manifest(arguments.shards)
     tokenizer_dir = find_tokenizer(manifest, arguments.tokenizer)
+    _check_outputs(arguments, tokenizer_dir)
     tokenizer = _load_tokenizer(manifest, tokenizer_dir)
     key = key_of(manifest.fingerprint, tokenizer.fingerprint, asdict(settings))
     with work_folder(arguments.shards, arguments.work_dir, key) as work_dir:
@@ -135,12 +135,23 @@ def _load_tokenizer(manifest: Manifest, directory: Path) -> TokenizerInfo:
     return tokenizer
 
 
-def _check_outputs(arguments: argparse.Namespace) -> None:
-    """Refuse what would fail after an hour of reading."""
+def _check_outputs(arguments: argparse.Namespace, tokenizer_dir: Path) -> None:
+    """Refuse what would fail after an hour of reading, and what would write over something that is read."""
+    places: dict[str, Path] = {}
     for flag in ("json", "html"):
         path: Path | None = getattr(arguments, flag)
-        if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
+        if path is None:
+            continue
+        # a link is replaced, not followed: its own place counts
+        place = path.parent.resolve() / path.name
+        if path.is_dir() or not place.parent.is_dir():
             raise ConfigError(f"--{flag} {path}: must be a file in a folder that is there")
+        for what, folder in {"folder of shards": arguments.shards, "tokenizer folder": tokenizer_dir}.items():
+            if place.is_relative_to(folder.resolve()):
+                raise ConfigError(f"--{flag} {path}: must be outside the {what} {folder}")
+        places[flag] = place
+    if len(places) > len(set(places.values())):
+        raise ConfigError(f"--json and --html {arguments.html}: must be two files")
 
 
 def _write(audit: Audit, arguments: argparse.Namespace) -> None:

@@ -177,8 +177,10 @@ class Audit:
         tokenizer_dir: The tokenizer folder.
         settings: seed, seq_len, short_seq_prob, nsp, mlm_probability.
         damaged: What is wrong with each file that holds other bytes than the manifest says. Its shard is in no figure.
+        incomplete: Names of the splits that such a shard belongs to: they have no pairs, and their figures are of the
+            sound shards alone.
         splits: By name: "train", "validation".
-        overlap: None where one of the two is empty.
+        overlap: None where one of the two is empty; of the sound shards.
         vocabulary: None without a train split.
         pairs: Of epoch 0, by split; a split whose pairs can't be made is missing.
         not_paired: By split: why its pairs can't be made.
@@ -194,6 +196,7 @@ class Audit:
     tokenizer_dir: str
     settings: Mapping[str, Any]
     damaged: tuple[str, ...]
+    incomplete: tuple[str, ...]
     splits: Mapping[str, SplitFigures]
     overlap: Overlap | None
     vocabulary: VocabularyFigures | None

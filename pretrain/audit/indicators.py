@@ -30,6 +30,16 @@ def both(audit: Audit, name: str) -> int:
     return sum(int(getattr(split, name)) for split in audit.splits.values())
 
 
+def is_whole(audit: Audit, *splits: str) -> bool:
+    """Return whether all shards of some splits, or of all, are sound, so that sums say something."""
+    return not any(name in audit.incomplete for name in splits or audit.splits)
+
+
+def longest_share(audit: Audit) -> float:
+    """Return the share of the train split's tokens that stand in its longest document."""
+    return share(audit.train.document_tokens.longest, audit.train.tokens)
+
+
 def mask_distance(masks: MaskFigures) -> float:
     """Return by how much the worst of the three shares misses, in tolerances.
 
@@ -103,9 +113,16 @@ def prediction_share(audit: Audit) -> float:
     return audit.masks.prediction_share
 
 
-def vocab_size(audit: Audit) -> int:
-    """Return the tokens of the tokenizer."""
-    return audit.vocabulary.size if audit.vocabulary else 0
+def which_has(audit: Audit) -> str:
+    """Return the size of the tokenizer as a clause; it is known where there is a train split."""
+    return f", which has {audit.vocabulary.size:,}" if audit.vocabulary else ""
+
+
+def unused_share(audit: Audit) -> float | None:
+    """Return the share of the vocabulary that the train split never uses."""
+    if audit.vocabulary is None or not is_whole(audit, "train"):
+        return None
+    return share(audit.vocabulary.unused, audit.vocabulary.size)
 
 
 def unused_text(audit: Audit) -> str:

@@ -149,7 +149,8 @@ def _splits(audit: Audit) -> str:
     if audit.overlap is not None:
         shared = percent(audit.overlap.sentence_share)
         rows.append(["of it also in train", "", f"{audit.overlap.documents:,} documents, {shared} of sentences"])
-    return _table(["", *audit.splits], rows)
+    head = [f"{name}, sound shards alone" if name in audit.incomplete else name for name in audit.splits]
+    return _table(["", *head], rows)
 
 
 def _plots(audit: Audit) -> str:

@@ -13,7 +13,9 @@ PAIR_RULES: tuple[Rule, ...] = (
     Rule(
         name="nsp_documents",
         meaning="whether the train split has fewer than 2 documents, with NSP",
-        figure=lambda a: float(a.settings["nsp"] and 0 < a.train.documents < MIN_DOCUMENTS_NSP and not a.damaged),
+        figure=lambda a: float(
+            a.settings["nsp"] and 0 < a.train.documents < MIN_DOCUMENTS_NSP and of.is_whole(a, "train")
+        ),
         limits={SEVERE: 0},
         text=lambda a: (
             "the train split is one document: next-sentence prediction needs another one for its random segments"

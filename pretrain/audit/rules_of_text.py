@@ -20,13 +20,13 @@ TEXT_RULES: tuple[Rule, ...] = (
         meaning="shards whose files hold other bytes than the manifest says",
         figure=lambda a: len(a.damaged),
         limits={SEVERE: 0},
-        text=lambda a: f"{len(a.damaged)} shards are damaged: {'; '.join(a.damaged[:3])}",
+        text=lambda a: f"{len(a.damaged)} shards are damaged, and in no figure: {'; '.join(a.damaged[:3])}",
         remedy=_AGAIN,
     ),
     Rule(
         name="no_training_text",
         meaning="whether the train split is empty",
-        figure=lambda a: float(a.train.documents == 0 and not a.damaged),
+        figure=lambda a: float(a.train.documents == 0 and of.is_whole(a, "train")),
         limits={SEVERE: 0},
         text=lambda a: "the train split holds no document",
         remedy="Lower --validation-share of zerobert shard, or add text.",
@@ -36,9 +36,7 @@ TEXT_RULES: tuple[Rule, ...] = (
         meaning="ids that the tokenizer does not have",
         figure=lambda a: of.both(a, "unknown_ids"),
         limits={SEVERE: 0},
-        text=lambda a: (
-            f"{of.both(a, 'unknown_ids'):,} token ids are no token of the tokenizer, which has {of.vocab_size(a):,}"
-        ),
+        text=lambda a: f"{of.both(a, 'unknown_ids'):,} token ids are no token of the tokenizer{of.which_has(a)}",
         remedy=_ENCODE_AGAIN,
     ),
     Rule(
@@ -120,11 +118,10 @@ TEXT_RULES: tuple[Rule, ...] = (
     Rule(
         name="one_long_document",
         meaning="share of the train split's tokens that stand in its longest document, where there are 10 or more",
-        figure=lambda a: share(a.train.document_tokens.longest, a.train.tokens) if a.train.documents >= 10 else None,
+        figure=lambda a: of.longest_share(a) if a.train.documents >= 10 and of.is_whole(a, "train") else None,
         limits={WARNING: 0.25},
         text=lambda a: (
-            f"{percent(share(a.train.document_tokens.longest, a.train.tokens))} of the tokens stand in one document: "
-            "many may have run together"
+            f"{percent(of.longest_share(a))} of the tokens stand in one document: many may have run together"
         ),
         remedy="Look at the input file that it comes from, and at --txt-layout of zerobert shard.",
     ),
@@ -136,7 +133,8 @@ TEXT_RULES: tuple[Rule, ...] = (
         text=lambda a: (
             f"{of.about(a.train.duplicate_documents)} of the documents repeat another one: they count more than once"
         ),
-        remedy="Make the shards again with zerobert shard --dedup documents.",
+        remedy="Make the shards again with zerobert shard --dedup documents; it compares text, so that documents which "
+        "differ in case or spaces alone, and are equal in tokens, stay.",
     ),
     Rule(
         name="duplicate_sentences",
@@ -151,14 +149,18 @@ TEXT_RULES: tuple[Rule, ...] = (
         meaning="documents of the validation split that the train split holds too",
         figure=lambda a: a.overlap.documents if a.overlap else None,
         limits={SEVERE: 0},
-        text=lambda a: f"{of.overlap(a).documents:,} documents stand in both splits: the held-out loss will be too low",
-        remedy="Make the shards again with zerobert shard, which parts documents by a hash of their text, or with "
-        "--dedup documents.",
+        text=lambda a: (
+            f"{'' if of.is_whole(a) else 'at least '}{of.overlap(a).documents:,} documents stand in both splits: "
+            "the held-out loss will be too low"
+        ),
+        remedy="Make the shards again with zerobert shard: it parts documents by a hash of their token ids, so that "
+        "equal ones stand in one split, those too that differ in case or spaces alone, which --dedup documents leaves "
+        "as it compares text.",
     ),
     Rule(
         name="overlap_sentences",
         meaning="share of the validation split's different sentences that the train split holds too",
-        figure=lambda a: a.overlap.sentence_share if a.overlap else None,
+        figure=lambda a: a.overlap.sentence_share if a.overlap and of.is_whole(a) else None,
         limits={WARNING: 0.2, NOTE: 0.05},
         text=lambda a: (
             f"{percent(of.overlap(a).sentence_share)} of the validation split's sentences stand in the other one too: "
@@ -169,7 +171,7 @@ TEXT_RULES: tuple[Rule, ...] = (
     Rule(
         name="validation_empty",
         meaning="whether the validation split is empty",
-        figure=lambda a: float(a.validation.documents == 0 and not a.damaged),
+        figure=lambda a: float(a.validation.documents == 0 and of.is_whole(a, "validation")),
         limits={NOTE: 0},
         text=lambda a: "the validation split is empty: training will have no held-out loss",
         remedy="Make the shards again with a larger --validation-share.",
@@ -177,7 +179,7 @@ TEXT_RULES: tuple[Rule, ...] = (
     Rule(
         name="validation_nsp",
         meaning="whether the validation split is one document, with NSP",
-        figure=lambda a: float(a.settings["nsp"] and a.validation.documents == 1),
+        figure=lambda a: float(a.settings["nsp"] and a.validation.documents == 1 and of.is_whole(a, "validation")),
         limits={WARNING: 0},
         text=lambda a: "the validation split is one document: no pairs can be made of it with next-sentence prediction",
         remedy="Make the shards again with a larger --validation-share.",
@@ -185,7 +187,7 @@ TEXT_RULES: tuple[Rule, ...] = (
     Rule(
         name="validation_large",
         meaning="share of all tokens that stand in the validation split",
-        figure=lambda a: share(a.validation.tokens, of.both(a, "tokens")),
+        figure=lambda a: share(a.validation.tokens, of.both(a, "tokens")) if of.is_whole(a) else None,
         limits={NOTE: 0.1},
         text=lambda a: f"{percent(share(a.validation.tokens, of.both(a, 'tokens')))} of the tokens are held out",
         remedy="Make the shards again with a smaller --validation-share, if that was not meant.",
@@ -193,7 +195,7 @@ TEXT_RULES: tuple[Rule, ...] = (
     Rule(
         name="small_corpus",
         meaning="how many times 10 million tokens are more than the train split",
-        figure=lambda a: share(10_000_000, a.train.tokens),
+        figure=lambda a: share(10_000_000, a.train.tokens) if of.is_whole(a, "train") else None,
         limits={WARNING: 10, NOTE: 1},
         text=lambda a: (
             f"the train split has {a.train.tokens:,} tokens; BERT was trained on 3.3 billion words: "
@@ -204,7 +206,7 @@ TEXT_RULES: tuple[Rule, ...] = (
     Rule(
         name="unused_tokens",
         meaning="share of the vocabulary that the train split never uses",
-        figure=lambda a: share(a.vocabulary.unused, a.vocabulary.size) if a.vocabulary else None,
+        figure=of.unused_share,
         limits={WARNING: 0.3, NOTE: 0.05},
         text=of.unused_text,
         remedy="Train the tokenizer on this text, or with a smaller --vocab-size.",
@@ -220,7 +222,7 @@ TEXT_RULES: tuple[Rule, ...] = (
     Rule(
         name="dropped",
         meaning="what zerobert shard dropped, against the documents kept",
-        figure=lambda a: share(sum(a.dropped.values()), of.both(a, "documents")),
+        figure=lambda a: share(sum(a.dropped.values()), of.both(a, "documents")) if of.is_whole(a) else None,
         limits={WARNING: 0.5, NOTE: 0.01},
         text=lambda a: f"making the shards dropped {of.counts(a.dropped)}",
         remedy="Check that this was meant: --min-chars, --filter, --dedup and --text-field of zerobert shard decide.",
@@ -228,7 +230,7 @@ TEXT_RULES: tuple[Rule, ...] = (
     Rule(
         name="repaired",
         meaning="faults of the input in documents that were kept, against the documents",
-        figure=lambda a: share(sum(a.repaired.values()), of.both(a, "documents")),
+        figure=lambda a: share(sum(a.repaired.values()), of.both(a, "documents")) if of.is_whole(a) else None,
         limits={WARNING: 0.01, NOTE: 0},
         text=lambda a: f"faults of the input were repaired: {of.counts(a.repaired)}",
         remedy="Look at the first places in the report; the right --encoding or --format of zerobert shard mends most.",

@@ -14,6 +14,7 @@ SPECIAL = "special"
 MASKED = "masked"
 KEPT = "kept"
 REPLACED = "replaced"
+_SPACE = "␣"  # a token that is a space alone
 
 
 @dataclass(frozen=True)
@@ -75,28 +76,40 @@ def _marks(stream: TokenStream, tokens: TokenReader) -> tuple[Mark, ...]:
     types = stream.token_type_ids.tolist()
     ids = stream.input_ids.tolist()
     marks: list[Mark] = []
+    plain: list[int] = []
+
+    def close_plain() -> None:
+        if plain:
+            marks.append(_plain(tokens.piece(plain), marks[-1]))
+            plain.clear()
+
     for place, token_id in enumerate(ids):
-        piece = tokens.piece(token_id)
-        if piece.is_joined and marks[-1].kind == SPECIAL:
-            # the word's beginning was cut off
-            piece = Piece(f"…{piece.text}", False)
         ends_segment = place + 1 == len(ids) or types[place + 1] != types[place]
         if place == 0 or ends_segment:
-            marks.append(Mark(SPECIAL, piece.text, "", False))
+            close_plain()
+            marks.append(Mark(SPECIAL, tokens.token(token_id), "", False))
         elif place in labels:
-            marks.append(_prediction(token_id, labels[place], tokens))
-        elif marks[-1].kind == PLAIN:
-            text = marks[-1].text + ("" if piece.is_joined else " ") + piece.text
-            marks[-1] = Mark(PLAIN, text, "", marks[-1].is_joined)
+            close_plain()
+            marks.append(_prediction(token_id, labels[place], tokens, marks[-1]))
         else:
-            marks.append(Mark(PLAIN, piece.text, "", piece.is_joined))
+            plain.append(token_id)
     return tuple(marks)
 
 
-def _prediction(found: int, label: int, tokens: TokenReader) -> Mark:
+def _plain(piece: Piece, before: Mark) -> Mark:
+    """Return the mark of a run of tokens that were left alone."""
+    if piece.is_joined and before.kind == SPECIAL:
+        # the word's beginning was cut off
+        return Mark(PLAIN, f"…{piece.text}", "", False)
+    return Mark(PLAIN, piece.text, "", piece.is_joined)
+
+
+def _prediction(found: int, label: int, tokens: TokenReader, before: Mark) -> Mark:
     """Return the mark of a token that was chosen."""
-    original = tokens.piece(label)
+    piece = tokens.piece([label])
+    original = piece.text or _SPACE
+    is_joined = piece.is_joined and before.kind != SPECIAL
     if found == label:
-        return Mark(KEPT, original.text, original.text, original.is_joined)
+        return Mark(KEPT, original, original, is_joined)
     kind = MASKED if tokens.token(found) == "[MASK]" else REPLACED
-    return Mark(kind, tokens.piece(found).text, original.text, original.is_joined)
+    return Mark(kind, tokens.piece([found]).text or _SPACE, original, is_joined)

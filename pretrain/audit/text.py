@@ -104,9 +104,13 @@ def _lengths(lengths: Lengths) -> str:
 
 
 def _text(audit: Audit) -> Iterator[str]:
+    if audit.incomplete:
+        yield from _fact("incomplete", f"{' and '.join(audit.incomplete)}: figures are of the sound shards alone")
     if audit.overlap is not None:
         part = percent(audit.overlap.sentence_share)
-        yield from _fact("in both splits", f"{audit.overlap.documents:,} documents, {part} of validation's sentences")
+        among = " (of the sound shards)" if audit.incomplete else ""
+        found = f"{audit.overlap.documents:,} documents, {part} of validation's sentences{among}"
+        yield from _fact("in both splits", found)
     vocabulary = audit.vocabulary
     if vocabulary is not None:
         top = ", ".join(f"“{visible(token.token)}” {percent(token.share)}" for token in vocabulary.most_frequent[:5])

@@ -51,10 +51,31 @@ def change_shard(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (change("format", "other"), "not a manifest of shards"),
         (change("version", 3), '"version" is 3; this program reads 1 and 2'),
         (change("dtype", "float32"), "\"dtype\" is 'float32'; known: int16, int32, uint16"),
-        (change("splits", {}), "a field is missing or of the wrong kind: 'train'"),
-        (change("tokenizer", None), "a field is missing or of the wrong kind"),
-        (change_shard("surprise", 1), "a field is missing or of the wrong kind.*surprise"),
-        (change_shard("documents", 1), "split 'train': .*sums are not those of its shards"),
+        (change("dtype", ["int16"]), r"manifest\.json: \"dtype\" is \['int16'\]; must be a text"),
+        (change("splits", {}), r'manifest\.json: "splits\.train" is missing'),
+        (change("splits", [1]), r'"splits" is \[1\]; must be an object'),
+        (change("splits", {"train": {"shards": [7]}}), r'"splits\.train\.shards\[0\]" is 7; must be an object'),
+        (change("tokenizer", None), '"tokenizer" is None; must be an object'),
+        (change("tokenizer", {"fingerprint": 1}), r'"tokenizer\.fingerprint" is 1; must be a text'),
+        (change("tokenizer", {"fingerprint": "1"}), r'"tokenizer\.vocab_size" is missing'),
+        (change("tokenizer", {"fingerprint": "1", "vocab_size": True}), '"tokenizer.vocab_size" is True; must be a wh'),
+        (change("settings", []), r'"settings" is \[\]; must be an object'),
+        (change("settings", {"tokenizer": 5}), r'"settings\.tokenizer" is 5; must be a text'),
+        (change("sources", {}), r'"sources" is \{\}; must be a list of objects'),
+        (change("sources", ["a"]), r"\"sources\[0\]\" is 'a'; must be an object"),
+        (change("dropped", [1]), r'"dropped" is \[1\]; must be an object'),
+        (change("dropped", {"a": "b"}), r"\"dropped\.a\" is 'b'; must be a whole number, 0 or more"),
+        (change("dropped", {"a": 1.5}), r'"dropped\.a" is 1\.5; must be a whole number, 0 or more'),
+        (change("repaired", None), '"repaired" is None; must be an object'),
+        (change("repaired", {"a": -1}), r'"repaired\.a" is -1; must be a whole number, 0 or more'),
+        (change("places", None), '"places" is None; must be a list of objects'),
+        (change("places", [1]), r'"places\[0\]" is 1; must be an object'),
+        (change("places", "x" * 200), r'"places" is \Wx{79}\.\.\.; must be a list'),
+        (change("text_bytes", "much"), "\"text_bytes\" is 'much'; must be a whole number"),
+        (change_shard("surprise", 1), r"\"splits\.train\.shards\[0\]\" has a field that no shard has: 'surprise'"),
+        (change_shard("name", "../x"), r"\"splits\.train\.shards\[0\]\.name\" is '\.\./x'; must be a file name"),
+        (change_shard("tokens", None), r'"splits\.train\.shards\[0\]\.tokens" is None; must be a whole number'),
+        (change_shard("documents", 1), "splits.train: sums are not those of its shards"),
         (change_shard("bytes", 1), "shard train-00000: 1 bytes are not"),
         (change_shard("name", "none"), r"none\.bin: no such file, though manifest.json lists it"),
     ],
@@ -66,6 +87,16 @@ def test_a_bad_manifest_is_refused(shards: Path, edit: Callable[[dict[str, Any]]
     path.write_text(json.dumps(value), encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         load_manifest(shards)
+
+
+def test_a_manifest_may_tell_of_no_repairs_and_no_tokenizer(shards: Path) -> None:
+    path = shards / "manifest.json"
+    value = json.loads(path.read_text(encoding="utf-8"))
+    del value["repaired"], value["places"]
+    value.update(version=1, settings={"tokenizer": None})
+    path.write_text(json.dumps(value), encoding="utf-8")
+    manifest = load_manifest(shards)
+    assert (manifest.repaired, manifest.places) == ({}, [])
 
 
 @pytest.mark.parametrize("suffix", ["bin", "idx"])

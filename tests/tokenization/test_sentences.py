@@ -53,7 +53,8 @@ def test_lines_are_taken_as_they_are() -> None:
 
 @given(
     st.text(
-        alphabet=st.sampled_from(list("aB1.?! \n\t\"'()\u201c\u201d\u00ab\u00bb\u300c\u300d。é\u0301")), max_size=60
+        alphabet=st.sampled_from(list("aB1.?! \n\t\u00a0\u3000\"'()\u201c\u201d\u00ab\u00bb\u300c\u300d。é\u0301")),
+        max_size=60,
     )
 )
 def test_no_character_is_lost_or_doubled(text: str) -> None:
@@ -76,6 +77,14 @@ def test_a_long_document_is_cut_in_windows_without_a_seam() -> None:
 def test_time_grows_with_the_text_not_with_its_square() -> None:
     text = 'He said "go on. Now." and left. ' * 100_000  # 3.2 MB; with the square it would take minutes
     assert len(split_sentences(text, "auto", "en")) == 200_000
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u2009", "\u2028", "\u3000", "\u0085"])
+def test_a_wide_space_before_a_stop_is_no_trap(space: str) -> None:
+    """sentencex 1.0.32 panics on these."""
+    for text in (f"vitamine A{space}.", f"See Figure A{space}. Then", f"J{space}. K. Rowling", f'"A{space}."{space}B'):
+        for language in ("en", "fr", "ja"):
+            assert squeezed("".join(split_sentences(text, "auto", language))) == squeezed(text)
 
 
 def test_two_documents_written_in_many_ways_have_six_sentences() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -71,7 +72,7 @@ def test_no_document_and_no_sentence_is_lost_or_doubled(
 def test_any_number_of_workers_writes_the_same_bytes(corpus: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
     flags = ("--tasks", "4", "--validation-share", "0.2")
     expected = contents(run(corpus, tokenizer_dir, tmp_path / "one", *flags))
-    assert len(expected) == 17  # 4 tasks x 2 splits x 2 files, and the manifest
+    assert len(expected) == 15  # 4 train and 3 validation shards of 2 files, and the manifest
     for name, workers in (("again", 1), ("two", 2), ("three", 3)):
         output = run(corpus, tokenizer_dir, tmp_path / name, *flags, "--workers", str(workers))
         assert contents(output) == expected
@@ -88,9 +89,9 @@ def test_splits_are_disjoint_even_with_repeated_documents(tokenizer_dir: Path, t
 
 
 def test_the_share_of_validation_documents() -> None:
-    chosen = Counter(choose_split(f"document {index}", 0.1) for index in range(20_000))
+    chosen = Counter(choose_split(f"document {index}".encode(), 0.1) for index in range(20_000))
     assert 0.09 < chosen["validation"] / 20_000 < 0.11
-    assert {choose_split(f"document {index}", 0.0) for index in range(1000)} == {"train"}
+    assert {choose_split(f"document {index}".encode(), 0.0) for index in range(1000)} == {"train"}
 
 
 def test_manifest_says_what_was_done(corpus: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
@@ -207,6 +208,45 @@ def test_force_never_deletes_the_input(corpus: Path, tokenizer_dir: Path, tmp_pa
     with pytest.raises(ConfigError, match="holds the input"):
         run(source, tokenizer_dir, output, "--force")
     assert source.exists()
+    with pytest.raises(ConfigError, match=r"--force would delete a\.jsonl, which this command did not write"):
+        run(corpus, tokenizer_dir, output, "--force")
+    assert source.exists()
+    source.unlink()
+    shutil.copytree(tokenizer_dir, output / "tokenizer")
+    with pytest.raises(ConfigError, match="holds the input"):
+        run(corpus, output / "tokenizer", output, "--force")
+    assert (output / "tokenizer" / "tokenizer.json").exists()
+
+
+def test_folders_of_other_people_are_left_alone(corpus: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
+    for name in ("out.old", "out.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").write_text("precious")
+    with pytest.raises(ConfigError, match=r"out\.partial, which holds something else"):
+        run(corpus, tokenizer_dir, tmp_path / "out")
+    shutil.rmtree(tmp_path / "out.partial")
+    run(corpus, tokenizer_dir, tmp_path / "out")
+    run(corpus, tokenizer_dir, tmp_path / "out", "--force")
+    assert (tmp_path / "out.old" / "notes.txt").read_text() == "precious"
+
+
+def test_an_output_inside_the_input_is_refused(corpus: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(corpus.read_bytes())
+    with pytest.raises(ConfigError, match="lies in the input folder"):
+        run(tmp_path, tokenizer_dir, tmp_path / "out")
+
+
+def test_what_training_sees_as_equal_is_never_in_both_splits(tokenizer_dir: Path, tmp_path: Path) -> None:
+    """Case and spaces make texts differ, not their ids."""
+    documents = make_documents(100)
+    loud = [[sentence.upper().replace(" ", "  ") for sentence in sentences] for sentences in documents]
+    source = write_jsonl(tmp_path / "a.jsonl", documents + loud)
+    flags = ("--sentences", "line", "--tasks", "3", "--validation-share", "0.3")
+    output = run(source, tokenizer_dir, tmp_path / "out", *flags)
+    train, validation = (Counter(read_documents(output, split)) for split in ("train", "validation"))
+    assert sum(train.values()) + sum(validation.values()) == 200
+    assert validation
+    assert not train & validation
 
 
 def test_an_error_while_writing_leaves_the_older_output(
@@ -266,6 +306,8 @@ def test_the_command_works_as_a_process_with_workers(corpus: Path, tokenizer_dir
         str(corpus),
         "--output",
         "out",
+        "--validation-share",
+        "0.2",
         "--tasks",
         "3",
     ]

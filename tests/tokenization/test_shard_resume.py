@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from runtime.command import ConfigError
+from runtime.files import sha256_of
 from tests.tokenization.corpora import make_documents, write_jsonl
 from tests.tokenization.test_shard import REPOSITORY, contents, run
+from tokenization.manifest import MANIFEST_NAME
 
 TASKS = 6
 FLAGS = ("--tasks", str(TASKS), "--validation-share", "0.2")
@@ -82,6 +85,47 @@ def test_other_settings_start_anew(corpus: Path, tokenizer_dir: Path, tmp_path: 
     assert contents(run(source, tokenizer_dir, tmp_path / "out", *flags)) == expected
 
 
+def write_txt(path: Path, documents: list[list[str]]) -> Path:
+    path.write_text("".join(" ".join(sentences) + "\n" for sentences in documents), encoding="utf-8")
+    return path
+
+
+def test_a_new_file_before_the_others_leaves_every_count_with_its_file(tokenizer_dir: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    spoil(write_txt(folder / "b.txt", make_documents(70)))
+    write_txt(folder / "c.txt", make_documents(65, seed=1))
+    flags = ("--tasks", "2", "--txt-layout", "line")
+    with pytest.raises(ConfigError, match=r"b\.txt: byte"):  # two workers: the task of c.txt is at work as well
+        run(folder, tokenizer_dir, tmp_path / "out", *flags, "--workers", "2")
+    kept = results(tmp_path / "out")
+    assert list(kept) == ["result-00001.json"]
+
+    write_txt(folder / "a.txt", make_documents(5, seed=2))
+    with_results: list[dict[str, int]] = []
+
+    def watch(stages: object, work_dir: Path, workers: int) -> None:
+        from tokenization.tasks.executors import run_local
+
+        assert list(finished(tmp_path / "out")) == ["00001"]
+        run_local(stages, work_dir, workers)  # type: ignore[arg-type]
+        with_results.append(results(tmp_path / "out"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tokenization.shard.run_local", watch)
+        resumed = contents(run(folder, tokenizer_dir, tmp_path / "out", *flags, "--errors", "skip"))
+    assert with_results[0].items() >= kept.items()
+    clean = run(folder, tokenizer_dir, tmp_path / "clean", *flags, "--errors", "skip")
+    sources = json.loads((clean / MANIFEST_NAME).read_text())["sources"]
+    assert [(Path(source["path"]).name, source["documents"]) for source in sources] == [
+        ("a.txt", 5),
+        ("b.txt", 69),
+        ("c.txt", 65),
+    ]
+    assert [source["sha256"] for source in sources] == [sha256_of(source["path"]) for source in sources]
+    assert resumed == contents(clean)
+
+
 def start(source: Path, tokenizer_dir: Path, output: Path, *flags: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tokenization.shard", "--input", str(source), "--tokenizer", str(tokenizer_dir)]
     return subprocess.Popen(
@@ -112,14 +156,13 @@ def test_a_stopped_run_goes_on_with_the_same_bytes(tokenizer_dir: Path, tmp_path
         assert process.returncode == 130
         assert said.strip().splitlines()[-1].startswith("zerobert shard: interrupted")
         assert "Traceback" not in said
-    time.sleep(1.0)  # workers of a killed parent end by themselves
-    late = finished(output)
+    time.sleep(1.0)
+    assert finished(output) == done  # nobody works on
     again = start(source, tokenizer_dir, output, *flags)
     _, said = again.communicate(timeout=120)
     assert again.returncode == 0, said
     expected = contents(run(source, tokenizer_dir, tmp_path / "clean", *flags[:-2]))
     assert contents(output) == expected
-    assert len(late) < 20
 
 
 def test_two_at_once_are_refused(corpus: Path, tokenizer_dir: Path, tmp_path: Path) -> None:

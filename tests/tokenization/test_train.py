@@ -356,7 +356,7 @@ def test_repaired_text_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[
     run(tmp_path / "a.txt", tmp_path / "out", "--errors", "replace")
     assert "repaired    3 bytes that are not in the encoding\n" in capsys.readouterr().out
     run(tmp_path / "a.txt", tmp_path / "b", "--errors", "skip")
-    assert "left out    3 bytes that are not in the encoding\n" in capsys.readouterr().out
+    assert "left out    3 documents with bytes that are not in the encoding\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("flag", ["--vocab-size", "--min-frequency", "--limit-alphabet", "--sample-bytes", "--workers"])
@@ -375,7 +375,10 @@ def test_output_is_only_replaced_when_asked(five_lines: Path, tmp_path: Path) ->
     output = run(five_lines, tmp_path / "out")
     with pytest.raises(ConfigError, match="the folder is not empty"):
         run(five_lines, output)
-    (output / "stale").write_text("")
+    (output / "model.safetensors").write_text("weights")
+    with pytest.raises(ConfigError, match=r"--force would delete model\.safetensors"):
+        run(five_lines, output, "--force")
+    (output / "model.safetensors").unlink()
     run(five_lines, output, "--force")
     assert sorted(path.name for path in output.iterdir()) == [
         "report.json",

@@ -14,11 +14,12 @@ from tokenization.documents.columns import examine_columns
 from tokenization.documents.discover import KNOWN_KINDS
 from tokenization.documents.faults import Faults
 from tokenization.documents.lines import read_lines
-from tokenization.documents.model import COLUMN_KINDS, FIELD_KINDS, Document, Source
+from tokenization.documents.model import COLUMN_KINDS, FIELD_KINDS, Document, NoLanguageFieldError, Source
 from tokenization.documents.readers import read
 from tokenization.documents.reading import Reading
 from tokenization.documents.streams import BlockStream, DamagedError, Decompressor, HeadEndError, open_text, read_blocks
 from tokenization.documents.tables import find_delimiter
+from tokenization.documents.transcode import lacks_byte_order, no_byte_order
 
 _HEAD_BYTES = 256 << 10
 _LAYOUT_BYTES = 4 << 20
@@ -85,7 +86,7 @@ def examine(source: Source) -> Source:
         _read_first(source, None)
         return source
     may_be_txt = source.kind == "txt" and source.settings.layout == "auto"
-    head = _read_head(source.path, _LAYOUT_BYTES if may_be_txt else _HEAD_BYTES)
+    head = _read_head(source.path, _LAYOUT_BYTES if may_be_txt or source.kind == "json" else _HEAD_BYTES)
     beginning = _peek(source, head)
     _refuse_binary(source, head, beginning)
     source = _settle_kind(source, head, beginning)
@@ -99,8 +100,8 @@ def _settle_kind(source: Source, head: Head, beginning: bytes) -> Source:
     if kind == "txt":
         layout = source.settings.layout
         kind = _probe_layout(source, head) if layout == "auto" else layout
-    if kind == "json" and source.settings.format == "auto" and _is_json_lines(beginning, source.settings.text_field):
-        kind = "jsonl"
+    if kind == "json" and source.settings.format == "auto" and beginning.lstrip().startswith(b"{"):
+        kind = "jsonl" if _is_json_lines(_peek(source, head, _LAYOUT_BYTES), source.settings.text_field) else "json"
     if kind == "mediawiki" and not beginning.lstrip().startswith((b"<mediawiki", b"<?xml", b"<page>")):
         raise ConfigError(f"{source.path}: not a MediaWiki dump: it does not begin with <mediawiki")
     source = replace(source, kind=kind)
@@ -111,12 +112,12 @@ def _settle_kind(source: Source, head: Head, beginning: bytes) -> Source:
 
 def _is_json_lines(beginning: bytes, text_field: str) -> bool:
     """Whether a .json file holds an object a line, as many do."""
-    first_line = beginning.lstrip().partition(b"\n")[0]
+    first_line, _, rest = beginning.lstrip().partition(b"\n")
     try:
         record = json.loads(first_line)
     except (ValueError, RecursionError):
         return False
-    return isinstance(record, dict) and text_field in record
+    return isinstance(record, dict) and (text_field in record or rest.lstrip().startswith(b"{"))
 
 
 def _read_head(path: str, num_bytes: int) -> Head:
@@ -138,18 +139,18 @@ def _read_head(path: str, num_bytes: int) -> Head:
     return Head(bytes(data), round(num_stored * len(data) / max(1, num_plain)), is_whole, damage)
 
 
-def _peek(source: Source, head: Head) -> bytes:
+def _peek(source: Source, head: Head, num_bytes: int = _CHECKED_BYTES) -> bytes:
     """Return the first bytes as UTF-8."""
     data = b""
     try:
         with Reading(source, Faults("skip"), open_stream=head.open).open() as stream:
-            for block in read_blocks(stream, source.path, _CHECKED_BYTES):
+            for block in read_blocks(stream, source.path, num_bytes):
                 data += block
-                if len(data) >= _CHECKED_BYTES:
+                if len(data) >= num_bytes:
                     break
     except (HeadEndError, DamagedError):
         pass
-    return data[:_CHECKED_BYTES].removeprefix(codecs.BOM_UTF8)
+    return data[:num_bytes].removeprefix(codecs.BOM_UTF8)
 
 
 def _refuse_binary(source: Source, head: Head, beginning: bytes) -> None:
@@ -158,6 +159,8 @@ def _refuse_binary(source: Source, head: Head, beginning: bytes) -> None:
         wide = "utf-32" if head.data.startswith(codecs.BOM_UTF32_LE) else "utf-16"
         mark = head.data[:2].hex(" ").upper()
         raise ConfigError(f"{source.path}: byte 0: {mark} begins a text in {wide}; read it with --encoding {wide}")
+    if lacks_byte_order(source.settings.encoding, head.data):
+        raise ConfigError(f"{source.path}: byte 0: {no_byte_order(source.settings.encoding)}")
     for magic, suffix in _MAGIC.items():
         if head.data.startswith(magic):
             raise ConfigError(f"{source.path}: byte 0: this is a {suffix} file; let its name end with {suffix}")
@@ -165,8 +168,17 @@ def _refuse_binary(source: Source, head: Head, beginning: bytes) -> None:
     if nuls > _LARGEST_NUL_SHARE * len(beginning):
         raise ConfigError(
             f"{source.path}: byte {beginning.index(0)}: not text: {nuls} of the first {len(beginning)} bytes are "
-            "zeros; if it is text of a wide encoding, name it, such as --encoding utf-16"
+            f"zeros; if it is text of a wide encoding, name it: --encoding {_wide_encoding(head.data)}"
         )
+
+
+def _wide_encoding(data: bytes) -> str:
+    """Return the encoding that has its zeros where this text has them, for letters of Latin."""
+    zeros = [data[start:_CHECKED_BYTES:4].count(0) for start in range(4)]
+    order = "le" if zeros[0] < zeros[3] else "be"
+    # In UTF-32 the two inner bytes of Latin letters are zeros, in UTF-16 one of them.
+    inner, outer = zeros[1] + zeros[2], zeros[0] + zeros[3]
+    return f"utf-32-{order}" if inner > 1.5 * outer else f"utf-16-{order}"
 
 
 def _sniff(path: str, beginning: bytes) -> str:
@@ -237,8 +249,7 @@ def _read_first(source: Source, head: Head | None) -> bool:
         except HeadEndError:
             pass
     if count and language_field:
-        raise ConfigError(
-            f"{source.path}: none of the first {count} documents has a field {language_field!r}; name it with "
-            "--language-field"
+        raise NoLanguageFieldError(
+            f"{source.path}: none of the first {count} documents has a field {language_field!r} (--language-field)"
         )
     return True

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from runtime.command import ConfigError, did_you_mean
 from tokenization.documents.faults import CUT_SHORT, DAMAGED, NO_STRING, Faults
 from tokenization.documents.lines import tidy
-from tokenization.documents.model import Document, Source
+from tokenization.documents.model import Document, NoLanguageFieldError, Source
 from tokenization.documents.reading import Reading
 from tokenization.documents.streams import DamagedError, open_plain, remote_errors
 
@@ -174,10 +174,14 @@ def _check_fields(source: Source, schema: Any) -> None:
     for name in source.settings.fields:
         if name not in schema.names:
             hint = did_you_mean(name, schema.names)
-            flag = "--text-field" if name == source.settings.text_field else "--language-field"
-            raise ConfigError(
+            is_text = name == source.settings.text_field
+            flag = "--text-field" if is_text else "--language-field"
+            raise (ConfigError if is_text else NoLanguageFieldError)(
                 f"{source.path}: no field {name!r}{hint}; it has {', '.join(schema.names[:20])}; name it with {flag}"
             )
+        count = schema.names.count(name)
+        if count > 1:
+            raise ConfigError(f"{source.path}: {count} fields are named {name!r}; rename all but one")
         kind = schema.field(name).type
         if not _is_text(kind):
             raise ConfigError(f"{source.path}: field {name!r} is {kind}, not text")

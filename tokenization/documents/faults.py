@@ -10,6 +10,7 @@ from tokenization.documents.model import Source
 from tokenization.documents.streams import line_number
 
 BAD_BYTES = "bytes that are not in the encoding"
+BAD_DOCUMENTS = "documents with bytes that are not in the encoding"
 BAD_JSON = "records that are not JSON"
 NO_OBJECT = "records that are not JSON objects"
 NO_FIELD = "records without the text field"

@@ -10,7 +10,7 @@ from tokenization.documents.chunks import read_chunks
 from tokenization.documents.model import Document
 from tokenization.documents.reading import Reading
 from tokenization.documents.records import record_document, shorten, text_document
-from tokenization.documents.streams import DamagedError
+from tokenization.documents.streams import DamagedError, HeadEndError
 
 _SPACE = " \t\n\r"
 # A number, a word such as `true` or an escape may be cut by the end of what was read so far.
@@ -31,6 +31,14 @@ def read_json_documents(reading: Reading) -> Iterator[Document]:
             yield from text_document(reading, record, number)
         else:
             yield from record_document(reading, record, text, number)
+
+
+def _has_field(reading: Reading, field: str) -> bool:
+    """Whether the file's object has a field, wherever it stands in it."""
+    try:
+        return field in _Parser(reading).keys()
+    except (DamagedError, HeadEndError):
+        return False  # what is wrong is told where it is come upon
 
 
 class _Parser:
@@ -59,7 +67,8 @@ class _Parser:
         elif start:
             self._fail(f"a JSON list or object is wanted: {shorten(self._text[self._at :])}")
         if self._next():
-            self._fail(f"more text after the end of the JSON: {shorten(self._text[self._at :])}")
+            hint = "; if it holds an object a line, tell it with --format jsonl" if start == "{" else ""
+            self._fail(f"more text after the end of the JSON: {shorten(self._text[self._at :])}{hint}")
 
     def _list(self) -> Iterator[tuple[Any, str]]:
         self._at += 1
@@ -77,10 +86,39 @@ class _Parser:
                 self._fail(f"',' or ']' is wanted after a record, not {separator!r}" if separator else "ends early")
 
     def _object(self) -> Iterator[tuple[Any, str]]:
-        """Yield the records of the object's only list, or the object itself if it has the text field."""
-        self._at += 1
+        """Yield the object itself if it has the text field, else the records of its only list."""
+        text_field = self._reading.source.settings.text_field
         lists: list[str] = []
         fields: dict[str, Any] = {}
+        is_record: bool | None = None
+        for key in self._keys():
+            is_record = True if key == text_field else is_record
+            if self._next() == "[" and is_record is None:
+                is_record = _has_field(self._reading, text_field)
+            if self._next() == "[" and not is_record:
+                lists.append(key)
+                if len(lists) > 1:
+                    self._fail(f"holds more than one list ({', '.join(lists)}); which one is meant cannot be told")
+                yield from self._list()
+            else:
+                fields[key] = self._value()[0]
+        if not lists:
+            yield fields, json.dumps(fields, ensure_ascii=False)
+
+    def keys(self) -> Iterator[str]:
+        """Yield the names of the object's fields, and pass over their values."""
+        self._next()
+        for key in self._keys():
+            yield key
+            if self._next() == "[":
+                for _ in self._list():
+                    pass
+            else:
+                self._value()
+
+    def _keys(self) -> Iterator[str]:
+        """Yield the names of an object's fields; the caller reads each one's value."""
+        self._at += 1
         separator = "}" if self._next() == "}" else ","
         self._at += separator == "}"
         while separator == ",":
@@ -88,19 +126,11 @@ class _Parser:
             if self._next() != ":" or not isinstance(key, str):
                 self._fail("a field's name and ':' are wanted")
             self._at += 1
-            if self._next() == "[":
-                lists.append(key)
-                if len(lists) > 1:
-                    self._fail(f"holds more than one list ({', '.join(lists)}); which one is meant cannot be told")
-                yield from self._list()
-            else:
-                fields[key] = self._value()[0]
+            yield key
             separator = self._next()
             self._at += 1
         if separator != "}":
             self._fail("',' or '}' is wanted after a field")
-        if not lists:
-            yield fields, json.dumps(fields)
 
     def _value(self) -> tuple[Any, str]:
         self._next()

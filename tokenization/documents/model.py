@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+from runtime.command import ConfigError
 
 LAYOUTS = ("auto", "line", "blank", "file")
 FORMATS = ("auto", "txt", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "wikiextractor", "mediawiki")
@@ -15,7 +18,12 @@ COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 COLUMN_KINDS = ("parquet", "arrow")
 RECORD_KINDS = ("json", "csv", "tsv")  # a document's offset is the number of its record, not a byte
 FIELD_KINDS = ("jsonl", *RECORD_KINDS, *COLUMN_KINDS)
+_FEW = 5
 _WEB = ("http", "https")
+
+
+class NoLanguageFieldError(ConfigError):
+    """A file lacks the field that holds a document's language."""
 
 
 class Document(NamedTuple):
@@ -125,6 +133,11 @@ class Piece(NamedTuple):
 def is_url(path: str) -> bool:
     """Whether a path is an fsspec URL, such as s3://bucket/file."""
     return "://" in path
+
+
+def few(paths: Sequence[str]) -> str:
+    """Return the first paths of a list as text."""
+    return ", ".join(paths[:_FEW]) + (", ..." if len(paths) > _FEW else "")
 
 
 def file_name(path: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import IO, cast
 
-from tokenization.documents.faults import BAD_BYTES, Faults
+from tokenization.documents.faults import BAD_BYTES, BAD_DOCUMENTS, Faults
 from tokenization.documents.model import Source
 from tokenization.documents.streams import BLOCK_BYTES, open_text
 from tokenization.documents.transcode import BAD_MARK, Transcoder
@@ -107,9 +107,11 @@ class Reading:
         if self._transcoder is None:
             detail = f"is not UTF-8 text: 0x{byte:02X}"
         else:
-            offset = self._transcoder.origins.get(offset, offset)
+            if self.source.has_byte_offsets:
+                offset = self._transcoder.origins.get(offset, offset)
             detail = f"is not text in {self.source.settings.encoding}"
-        self.fault(BAD_BYTES, document, offset, detail, count if is_kept else 1, is_repaired=is_kept)
+        reason = BAD_DOCUMENTS if self.faults.policy == "skip" else BAD_BYTES
+        self.fault(reason, document, offset, detail, count if is_kept else 1, is_repaired=is_kept)
         return is_kept
 
     def refuse_bytes(self, offset: int, byte: int) -> None:

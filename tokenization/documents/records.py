@@ -22,6 +22,7 @@ from tokenization.documents.reading import Reading
 
 _HALF_SURROGATE = re.compile("[\ud800-\udfff]")
 _LONGEST_SHOWN = 60
+_MOST_FIELDS = 10
 
 
 def read_jsonl_documents(reading: Reading) -> Iterator[Document]:
@@ -65,7 +66,8 @@ def record_document(reading: Reading, record: Any, line: str, offset: int) -> It
         reading.fault(NO_OBJECT, offset, offset, f"a JSON object is wanted, this is {type(record).__name__}")
     elif field not in record:
         hint = did_you_mean(field, record)
-        reading.fault(NO_FIELD, offset, offset, f"no field {field!r}{hint}")
+        fields = ", ".join(shorten(name) for name in list(record)[:_MOST_FIELDS]) or "none"
+        reading.fault(NO_FIELD, offset, offset, f"no field {field!r}{hint}; it has {fields}")
     elif line.count(f'"{field}"') > 1 and _is_twice(line, field):
         reading.fault(DUPLICATE_FIELD, offset, offset, f"field {field!r} stands there twice")
     else:

@@ -11,7 +11,7 @@ from pathlib import Path
 from runtime.command import ConfigError
 from tokenization.documents.beginning import examine
 from tokenization.documents.discover import find_files
-from tokenization.documents.model import COLUMN_KINDS, FIELD_KINDS, ReadSettings, Source
+from tokenization.documents.model import COLUMN_KINDS, FIELD_KINDS, NoLanguageFieldError, ReadSettings, Source, few
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ def open_sources(inputs: Sequence[str | Path], settings: ReadSettings) -> list[S
             holds text; or the policy is "fail" and the beginning of a file is not as it should be.
     """
     sources = [_examine(source) for source in find_files(inputs, settings)]
+    _check_language_field(sources, settings)
     _check_flags(sources, settings)
     if all(source.refusal for source in sources):
         raise ConfigError(f"{sources[0].path}: {sources[0].refusal}; no other file of --input can be read")
@@ -50,13 +51,30 @@ def open_sources(inputs: Sequence[str | Path], settings: ReadSettings) -> list[S
 def _examine(source: Source) -> Source:
     """Settle a file; one that cannot be read stays as a refused source where the policy goes on without it."""
     try:
-        return examine(source)
+        try:
+            return examine(source)
+        except NoLanguageFieldError:  # its documents are in the language of --language
+            return examine(replace(source, settings=replace(source.settings, language_field=None)))
     except ConfigError as error:
         if source.settings.errors == "fail":
             raise
         logger.warning("%s; it is left out (--errors %s)", error, source.settings.errors)
         reason = str(error).removeprefix(f"{source.path}: ")
         return replace(source, kind=source.kind or "line", refusal=reason, text_bytes=0, num_pieces=1)
+
+
+def _check_language_field(sources: Sequence[Source], settings: ReadSettings) -> None:
+    """Refuse a language field that no file has; tell of files that lack it."""
+    wanted = settings.language_field
+    with_fields = [source for source in sources if source.kind in FIELD_KINDS and not source.refusal]
+    lacking = [source.path for source in with_fields if source.settings.language_field != wanted]
+    if lacking and len(lacking) == len(with_fields):
+        try:
+            examine(replace(with_fields[0], settings=settings))
+        except NoLanguageFieldError as error:  # tells what the first one has instead
+            raise ConfigError(f"--language-field {wanted}: no file has this field; {error}") from None
+    if lacking:
+        logger.info("%d files have no field %r: --language holds for them: %s", len(lacking), wanted, few(lacking))
 
 
 def _check_flags(sources: Sequence[Source], settings: ReadSettings) -> None:

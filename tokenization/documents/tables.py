@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from typing import Any
 
 from runtime.command import ConfigError, did_you_mean
 from tokenization.documents.chunks import read_chunks, split_lines
 from tokenization.documents.faults import BAD_ROW
 from tokenization.documents.lines import tidy
-from tokenization.documents.model import Document, Source
+from tokenization.documents.model import Document, NoLanguageFieldError, Source
 from tokenization.documents.reading import Reading
 from tokenization.documents.streams import DamagedError
 
@@ -41,7 +42,10 @@ def find_delimiter(source: Source, beginning: str) -> str:
 def _check_header(source: Source, header: list[str]) -> None:
     for name in source.settings.fields:
         if name not in header:
-            raise ConfigError(f"{source.path}: line 1: the header has no field {name!r}{did_you_mean(name, header)}")
+            hint = did_you_mean(name, header)
+            raise NoLanguageFieldError(
+                f"{source.path}: line 1: no field {name!r}{hint} in the header (--language-field)"
+            )
         if header.count(name) > 1:
             raise ConfigError(f"{source.path}: line 1: the header names field {name!r} twice")
 
@@ -54,34 +58,48 @@ def read_table_documents(reading: Reading) -> Iterator[Document]:
     _check_header(reading.source, header)
     columns = [header.index(name) for name in reading.source.settings.fields]
     number = 0
+    first_line = rows.line_num + 1
     while (row := _next_row(reading, rows, number)) is not None:
-        if not row:
-            continue
-        if reading.owns(number):
-            yield from _document(reading, row, header, columns, number)
-        number += 1
+        if row and len(row) != len(header):
+            lines = _lines(first_line, rows.line_num)
+            reading.fault(BAD_ROW, number, number, f"{len(row)} fields, but the header names {len(header)}{lines}")
+        elif row and reading.owns(number):
+            yield from _document(reading, row, columns, number)
+        number += bool(row)
+        first_line = rows.line_num + 1
 
 
-def _document(
-    reading: Reading, row: list[str], header: list[str], columns: list[int], number: int
-) -> Iterator[Document]:
-    if len(row) != len(header):
-        reading.fault(BAD_ROW, number, number, f"{len(row)} fields, but the header names {len(header)}")
-        return
+def _document(reading: Reading, row: list[str], columns: list[int], number: int) -> Iterator[Document]:
     values = [reading.unmark(row[column], number) for column in columns]
     if None not in values:
         text, language = [*values, ""][:2]
         yield Document(tidy(str(text)), number, str(language).strip())
 
 
-def _next_row(reading: Reading, rows: Iterator[list[str]], number: int) -> list[str] | None:
-    """Return the next row, [] for one that cannot be read, None at the end."""
+def _lines(first: int, last: int) -> str:
+    """Return where a row stands that takes in more than a line: perhaps a quote is not closed."""
+    return f" (lines {first} to {last})" if last > first else ""
+
+
+def _next_row(reading: Reading, rows: Any, number: int) -> list[str] | None:
+    """Return the next row, [] for one that cannot be read, None at the end.
+
+    Raises:
+        DamagedError: a quote is not closed, so that what follows cannot be told apart.
+    """
+    first_line = rows.line_num + 1
     try:
-        return next(rows, None)
+        row: list[str] | None = next(rows, None)
+        return row
     except csv.Error as error:
         if "field larger" in str(error):
             raise DamagedError(
                 f"a field of over {_LONGEST_FIELD_CHARS} characters: a quote is not closed", number
             ) from None
-        reading.fault(BAD_ROW, max(number, 0), max(number, 0), f"not a row: {error}")
+        lines = _lines(first_line, rows.line_num)
+        if "unexpected end" in str(error):
+            what = f"a quote of the row in line {first_line} is not closed (close it, or write it twice)"
+            rest = f"all from there to the end of the file is lost{lines}"
+            raise DamagedError(f"{what}; {rest}", max(number, 0)) from None
+        reading.fault(BAD_ROW, max(number, 0), max(number, 0), f"not a row: {error}{lines}")
         return []

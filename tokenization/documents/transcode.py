@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import IO
 
 from runtime.command import ConfigError, did_you_mean
-from tokenization.documents.streams import BlockStream
+from tokenization.documents.streams import BlockStream, DamagedError
 
 BAD_BYTE = b"\xff"
 # What stands for bad bytes in decoded text: half a surrogate pair, which no decoder gives.
@@ -22,6 +22,10 @@ MARKING = "zerobert.mark"
 _OF_HOST_NAMES = ("idna", "punycode")
 _BLOCK_BYTES = 1 << 16
 _MOST_ORIGINS = 1000
+_BYTE_ORDER_MARKS = {
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+}
 _KNOWN = (
     "utf-8",
     "utf-16",
@@ -78,6 +82,18 @@ def check_encoding(name: str) -> None:
         raise ConfigError(f"--encoding {name}: not an encoding of text; known are, among others, {', '.join(_KNOWN)}")
 
 
+def lacks_byte_order(encoding: str, beginning: bytes) -> bool:
+    """Whether a file in UTF-16 or UTF-32 does not tell by its first bytes in which order they are."""
+    marks = _BYTE_ORDER_MARKS.get(codecs.lookup(encoding).name)
+    return marks is not None and len(beginning) >= len(marks[0]) and not beginning.startswith(marks)
+
+
+def no_byte_order(encoding: str) -> str:
+    """Return the message for such a file."""
+    name = codecs.lookup(encoding).name
+    return f"no byte order mark, which {name} begins with; name the order: --encoding {name}-le or {name}-be"
+
+
 class Transcoder(BlockStream):
     """Reads a stream in some encoding as UTF-8.
 
@@ -94,6 +110,7 @@ class Transcoder(BlockStream):
     def __init__(self, stream: IO[bytes], encoding: str, on_bad: Callable[[int, int], None]) -> None:
         super().__init__()
         self._stream = stream
+        self._encoding = encoding
         self._decoder = codecs.getincrementaldecoder(encoding)(MARKING)
         self._on_bad = on_bad
         self._num_read = 0
@@ -113,7 +130,12 @@ class Transcoder(BlockStream):
         data = self._stream.read(_BLOCK_BYTES)
         self._is_at_end = not data
         _faults.found.clear()
-        text = self._decoder.decode(data, not data)
+        try:
+            text = self._decoder.decode(data, not data)
+        except UnicodeDecodeError:
+            raise
+        except UnicodeError:  # of utf-16 and utf-32
+            raise DamagedError(no_byte_order(self._encoding), self._num_written) from None
         self._num_read += len(data)
         encoded = text.encode("utf-8", MARKING)
         if _faults.found:

@@ -175,6 +175,8 @@ def _run(stage: Stage, executor: _HandsOutTasks, progress: MakeProgress) -> None
     missing = executor.get_incomplete_ranks()
     if not missing:
         return
+    if len(missing) < stage.num_tasks:
+        logger.info("%s: %d of %d tasks were done before", stage.name, stage.num_tasks - len(missing), stage.num_tasks)
     total = sum(stage.weights)
     done_before = total - sum(stage.weights[rank] for rank in missing)
     with progress(stage.name, total, start=done_before) as shown:

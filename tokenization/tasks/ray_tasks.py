@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,8 @@ from datatrove.pipeline.base import PipelineStep
 from runtime.command import ConfigError
 from tokenization.tasks.local_workers import ONE_THREAD
 from tokenization.tasks.task_queue import TaskError, TaskQueue, attempt, quiet_datatrove, save_summary
+
+_CONNECT_SECONDS = 10.0
 
 
 class RayTasks(RayPipelineExecutor):  # type: ignore[misc]  # datatrove has no types
@@ -110,6 +113,8 @@ def ray_cluster(workers: int, address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    if address is not None:
+        _check_address(address)
     started = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
     try:
         ray.init(
@@ -121,11 +126,28 @@ def ray_cluster(workers: int, address: str | None) -> Iterator[None]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         if address is None:
             raise
-        raise ConfigError(f"Ray address {address!r}: no cluster can be reached there: {error}") from error
+        raise ConfigError(f"--ray-address {address}: no cluster can be reached there: {error}") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Refuse an address where nothing listens: Ray itself would try for ever.
+
+    Raises:
+        ConfigError: it is not HOST:PORT, or nothing listens there within 10 s.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto":
+        return
+    if not host or not port.isdecimal():
+        raise ConfigError(f"--ray-address {address}: must be HOST:PORT, or auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--ray-address {address}: nothing listens there: {error}") from None
 
 
 def _import_ray() -> ModuleType:

@@ -71,8 +71,8 @@ def test_the_keys_of_the_json_file_stay(shards, workshop, tmp_path):
     assert (
         list(figures)
         == (
-            "format version shards_dir fingerprint tokenizer_dir settings damaged splits overlap vocabulary pairs "
-            "not_paired masks dropped repaired places samples findings"
+            "format version shards_dir fingerprint tokenizer_dir settings damaged incomplete splits overlap vocabulary "
+            "pairs not_paired masks dropped repaired places samples findings"
         ).split()
     )
     assert (figures["format"], figures["version"]) == ("zerobert-audit", 1)
@@ -148,6 +148,50 @@ def test_the_tokenizer_that_the_manifest_names_is_the_default(workshop, capsys):
 def test_bad_arguments_are_refused_before_the_work(workshop, shards, flag, value, message):
     with pytest.raises(ConfigError, match=message):
         audit(shards, workshop.tokenizer_dir, flag, value)
+
+
+@pytest.mark.parametrize("flag", ["--json", "--html"])
+def test_outputs_may_not_replace_what_is_read(workshop, shards, tmp_path, monkeypatch, flag):
+    before = {path: path.read_bytes() for folder in (shards, workshop.tokenizer_dir) for path in folder.iterdir()}
+    (tmp_path / "link").symlink_to(shards)
+    (shards / "out.json").symlink_to(tmp_path / "elsewhere.json")
+    monkeypatch.setattr(command, "collect", None)
+    monkeypatch.chdir(shards)
+    shard_paths = (shards / "manifest.json", Path("new.json"), tmp_path / "link" / "train-00000.bin", "out.json")
+    for path in shard_paths:
+        with pytest.raises(ConfigError, match=rf"{flag} .*: must be outside the folder of shards .*shards-1$"):
+            audit(shards, workshop.tokenizer_dir, flag, path)
+    with pytest.raises(ConfigError, match=rf"{flag} .*tokenizer.json: must be outside the tokenizer folder"):
+        audit(shards, workshop.tokenizer_dir, flag, workshop.tokenizer_dir / "tokenizer.json")
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+def test_outputs_may_not_replace_each_other(workshop, shards, tmp_path):
+    (tmp_path / "x").mkdir()
+    with pytest.raises(ConfigError, match=r"--json and --html .*/x/../a: must be two files"):
+        audit(shards, workshop.tokenizer_dir, "--json", tmp_path / "a", "--html", tmp_path / "x" / ".." / "a")
+
+
+def test_outputs_beside_the_shards_are_fine(workshop, shards):
+    beside = shards.with_name(f"{shards.name}.html")
+    assert audit(shards, workshop.tokenizer_dir, "--html", beside) == 0
+    assert beside.is_file()
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_the_other_split_of_damaged_shards_is_looked_at(workshop, shards, tmp_path, capsys, split):
+    path = shards / f"{split}-00000.bin"
+    path.write_bytes(bytes(path.stat().st_size))
+    assert audit(shards, workshop.tokenizer_dir, "--json", tmp_path / "a.json", "--html", tmp_path / "a.html") == 0
+    figures = read_json(tmp_path / "a.json")
+    whole = {"train": "validation", "validation": "train"}[split]
+    assert figures["incomplete"] == [split]
+    assert figures["not_paired"] == {split: "shards of it are damaged"}
+    assert list(figures["pairs"]) == [whole]
+    assert (figures["masks"] is None) == (split == "train")
+    text = capsys.readouterr().out
+    assert f"incomplete      {split}: figures are of the sound shards alone" in text
+    assert f"<th>{split}, sound shards alone</th>" in (tmp_path / "a.html").read_text(encoding="utf-8")
 
 
 def test_no_shards(workshop, tmp_path):

@@ -69,6 +69,7 @@ CLEAN = Audit(
     tokenizer_dir="tokenizer",
     settings={"seed": 0, "seq_len": 128, "short_seq_prob": 0.1, "nsp": True, "mlm_probability": 0.15},
     damaged=(),
+    incomplete=(),
     splits={"train": SPLIT, "validation": replace(SPLIT, documents=1000, sentences=20_000, tokens=500_000)},
     overlap=Overlap(0, 0.01),
     vocabulary=VocabularyFigures(30_000, 100, 6.4, (TokenCount("the", 3_000_000, 0.06),), ((1, 3_000_000),)),
@@ -107,7 +108,7 @@ def short_documents(random_share: float) -> Audit:
 
 
 SPEAKS = [  # rule, severity, audit, a piece of the sentence
-    ("damaged", SEVERE, replace(CLEAN, damaged=("x.bin: was changed",)), "x.bin: was changed"),
+    ("damaged", SEVERE, replace(CLEAN, damaged=("x.bin: was changed",), incomplete=("train",)), "x.bin: was changed"),
     ("no_training_text", SEVERE, train(documents=0, sentences=0, tokens=50_000_000), "no document"),
     ("unknown_ids", SEVERE, train(unknown_ids=1), "1 token ids are no token"),
     ("empty_parts", SEVERE, train(empty_sentences=1), "1 sentences hold no token"),
@@ -239,6 +240,12 @@ def test_the_most_severe_comes_first():
 )
 def test_shares_as_text(value, text):
     assert percent(value) == text
+
+
+def test_remedies_tell_text_from_tokens():
+    remedies = {rule.name: rule.remedy for rule in RULES}
+    for name in ("duplicate_documents", "overlap_documents"):
+        assert "differ in case or spaces alone" in remedies[name]
 
 
 def names(audit: Audit, severity: str | None = None) -> set[str]:

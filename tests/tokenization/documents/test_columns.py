@@ -67,6 +67,13 @@ def test_null_text_and_bad_bytes(tmp_path: Path, writer: Writer, name: str) -> N
     assert texts(path, errors="skip") == ["a"]
 
 
+@pytest.mark.parametrize(("writer", "name"), WRITERS)
+def test_two_fields_of_one_name_are_refused(tmp_path: Path, writer: Writer, name: str) -> None:
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    with pytest.raises(ConfigError, match=rf"{name}: 2 fields are named 'text'"):
+        texts(writer(tmp_path / name, table))
+
+
 def test_a_string_column_with_bad_bytes(tmp_path: Path) -> None:
     bad = pa.array([b"a", b"b\xff"], pa.binary()).view(pa.string())
     path = parquet(tmp_path / "a.parquet", pa.table({"text": bad}))
@@ -148,8 +155,14 @@ def test_a_saved_dataset_that_lacks_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-0.arrow"}]}))
     with pytest.raises(ConfigError, match=r"data-0\.arrow: no such file, though .*state\.json names it"):
         texts(tmp_path)
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"f": 1}]}))
+    with pytest.raises(ConfigError, match=r"state\.json: an entry of '_data_files' has no 'filename': \{'f': 1\}"):
+        texts(tmp_path)
     (tmp_path / "state.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"state\.json: no list '_data_files'"):
+        texts(tmp_path)
+    (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["x", 5]}))
+    with pytest.raises(ConfigError, match=r"dataset_dict\.json: 'splits' is to hold names, not \['x', 5\]"):
         texts(tmp_path)
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["train"]}))
     with pytest.raises(ConfigError, match=r"train: no state\.json, though .*dataset_dict\.json names this split"):

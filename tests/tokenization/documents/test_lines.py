@@ -222,7 +222,7 @@ def test_bad_bytes_are_replaced_or_their_documents_skipped(
     skipping = source_of(Path(source.path), layout, errors="skip")
     documents, faults = read_pieces(skipping, 1)
     assert [document.text for document in documents if document.text] == skipped
-    assert faults.counts == faults.dropped == {reason: num_skipped}
+    assert faults.counts == faults.dropped == {f"documents with {reason}": num_skipped}
 
 
 def test_places_are_the_first_twenty(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ BAD_LINES = [
     (b'{"text": "b"\n', r"byte 17 \(line 2\): is not JSON: .*: '\{\"text\": \"b\"'", "records that are not JSON"),
     (
         b'{"texts": "b"}\n',
-        r"byte 17 \(line 2\): no field 'text' \(did you mean 'texts'\?\); name .*--text-field",
+        r"byte 17 \(line 2\): no field 'text' \(did you mean 'texts'\?\); it has 'texts'; name .*--text-field",
         "records without the text field",
     ),
     (b'{"text": 1}\n', "field 'text' is int, not a string", "records whose text is not a string"),
@@ -86,7 +86,8 @@ def test_lines_are_objects_with_text_and_language(tmp_path: Path) -> None:
 def test_a_language_field_that_no_record_has_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", GOOD)
     with pytest.raises(
-        ConfigError, match=r"a\.jsonl: none of the first 1 documents has a field 'lang'; .*--language-field"
+        ConfigError,
+        match=r"--language-field lang: no file has this field; .*a\.jsonl: none of the first 1 documents has",
     ):
         texts(path, language_field="lang")
 
@@ -127,6 +128,9 @@ def test_pieces_of_compressed_jsonl(tmp_path: Path, suffix: str) -> None:
         ({"version": "1", "data": [{"text": "a"}], "more": {"x": [1]}}, ["a"]),
         ({"rows": ["a", "b"]}, ["a", "b"]),
         ({"text": "a", "n": 1.5}, ["a"]),
+        ({"title": "T", "text": "a", "tags": ["b", "c"], "more": [1]}, ["a"]),
+        ({"tags": ["b", "c"], "more": [{"text": "d"}], "text": "a"}, ["a"]),
+        ({"data": [{"text": "a"}, {"text": "b" * 5_000_000}]}, ["a", "b" * 5_000_000]),
         ([{"text": "x" * 3_000_000}, {"text": "y", "n": [[1, 2], None, True]}], ["x" * 3_000_000, "y"]),
     ],
 )
@@ -140,6 +144,44 @@ def test_json_lists(tmp_path: Path, value: Any, expected: list[str], indent: int
 
 def test_json_of_an_object_a_line_is_read_as_such(tmp_path: Path) -> None:
     assert texts(write(tmp_path / "a.json", b'{"text": "a"}\n{"text": "b"}\n')) == ["a", "b"]
+
+
+@pytest.mark.parametrize("size", [10, 160_000, 3_000_000])
+def test_json_of_an_object_a_line_may_begin_with_a_long_or_a_bad_one(tmp_path: Path, size: int) -> None:
+    long = b'{"text": "' + b"x" * size + b'"}\n'
+    assert len(texts(write(tmp_path / "a.json", long + GOOD))) == 2
+    bad = long.replace(b"text", b"texts")
+    assert texts(write(tmp_path / "b.json", bad + GOOD), errors="skip") == ["good"]
+
+
+def test_json_of_an_object_a_line_that_is_not_known_as_such(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", b'{"text": "' + b"x" * 5_000_000 + b'"}\n' + GOOD)
+    with pytest.raises(ConfigError, match=r"more text after the end of the JSON: .*--format jsonl"):
+        read(path)
+    assert len(texts(path, format="jsonl")) == 2
+
+
+def test_bad_bytes_in_a_json_object(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", b'{\n"tags": [],\n"text": "a\xff"}')
+    assert texts(path, errors="replace") == ["a\ufffd"]
+    with pytest.raises(ConfigError, match=r"a\.json: byte 24 \(line 3\): is not UTF-8 text: 0xFF"):
+        read(path)
+
+
+def test_the_fields_of_a_record_without_text_are_listed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", json.dumps({f"f{number}": 1 for number in range(12)}).encode())
+    with pytest.raises(ConfigError, match=r"no field 'text'; it has 'f0', .*, 'f9'; name"):
+        read(path)
+
+
+def test_files_without_the_language_field_are_read_where_others_have_it(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", b'{"text": "a", "lang": "de"}\n')
+    write(tmp_path / "b.jsonl", b'{"text": "b"}\n')
+    write(tmp_path / "c.csv", b"text\nc\n")
+    documents = read(tmp_path, language_field="lang")[0]
+    assert [(document.text, document.language) for document in documents] == [("a", "de"), ("b", ""), ("c", "")]
+    with pytest.raises(ConfigError, match=r"--language-field lang: no file has this field; .*c\.csv: line 1: no field"):
+        read(tmp_path / "c.csv", tmp_path / "b.jsonl", language_field="lang")
 
 
 @given(
@@ -211,7 +253,7 @@ def test_records_of_a_json_list_are_checked_one_by_one(tmp_path: Path) -> None:
         "records without the text field": 1,
         "records that are not JSON objects": 1,
         "records whose text is not a string": 1,
-        "bytes that are not in the encoding": 1,
+        "documents with bytes that are not in the encoding": 1,
         "half surrogate pairs": 1,
     }
     with pytest.raises(ConfigError, match=r"a\.json: byte 61 \(line 1\): is not UTF-8 text: 0xFF"):

@@ -141,8 +141,43 @@ def test_a_folder_is_read_by_name_with_those_in_it(tmp_path: Path, caplog: pytes
     caplog.set_level(logging.INFO)
     assert texts(tmp_path) == ["a.txt", "b.txt", "c/d/y.txt.gz", "c/z.jsonl"]
     assert [record.message for record in caplog.records if "passed over" in record.message] == [
-        "2 files in the folders given are of no known kind; they are passed over"
+        f"2 files are of no known kind and passed over: {tmp_path}/c/more.md, {tmp_path}/notes.md"
     ]
+
+
+def test_folders_of_our_own_output_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = {
+        "a.txt": "a",
+        "shards/manifest.json": '{"format": "zerobert-shards"}',
+        "shards/report.json": "[1]",
+        "tok/tokenizer.json": "{}",
+        "tok/more/words.txt": "w",
+        "new.partial/logs/x/stats.json": "{}",
+        "b.partial/b.txt": "b",
+        "web/manifest.json": "[",
+        "web/c.txt": "c",
+        "web/manifest.txt": "d",
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "web" / "manifest.json").write_text('["e"]')
+    assert texts(tmp_path) == ["a", "b", "c", "e", "d"]
+    assert [record.message for record in caplog.records] == [
+        "3 folders hold output of ZeroBERT and are passed over: "
+        f"{tmp_path}/new.partial, {tmp_path}/shards, {tmp_path}/tok"
+    ]
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.txt")
+    for given in (tmp_path / "a.txt", tmp_path, f"{tmp_path}/*.txt", "/dev/null"):
+        with pytest.raises(ConfigError, match=r"(a\.txt|/dev/null): not a regular file; write it to disk first"):
+            open_sources([given], ReadSettings(errors="skip"))
+    (tmp_path / "a.txt").unlink()
+    (tmp_path / "a.txt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"a\.txt: a link that leads nowhere"):
+        open_sources([tmp_path], ReadSettings())
 
 
 def test_patterns(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_another_encoding(tmp_path: Path) -> None:
         (b"text,text\na,b\n", "line 1: the header names field 'text' twice"),
         (b"text,id\na,1\nb\n", r"record 1: 1 fields, but the header names 2"),
         (b'text,id\na,1\n"b"c,2\n', r"record 1: not a row: ',' expected after '\"'"),
-        (b'text,id\na,1\n"b', r"record 1: not a row: unexpected end of data"),
+        (b'text,id\na,1\n"b', r"record 1: a quote of the row in line 3 is not closed"),
         (b"text,id\na,1\nb\xff,2\n", r"byte 13 \(line 3\): is not UTF-8 text: 0xFF"),
     ],
 )
@@ -58,10 +58,25 @@ def test_bad_rows_are_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", content)
     documents, faults = read(path, errors="skip")
     assert [document.text for document in documents] == ["a", "f"]
-    assert faults.dropped == {"rows that do not fit the header": 2, "bytes that are not in the encoding": 1}
+    assert faults.dropped == {
+        "rows that do not fit the header": 2,
+        "documents with bytes that are not in the encoding": 1,
+    }
     documents, faults = read(path, errors="replace")
     assert [document.text for document in documents] == ["a", "\ufffd\ufffde", "f"]
     assert faults.repaired == {"bytes that are not in the encoding": 2}
+
+
+def test_a_stray_quote_does_not_swallow_rows_silently(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", b'text\na\n"b\n' + b"word\n" * 1000)
+    documents, faults = read(path, errors="skip")
+    assert [document.text for document in documents] == ["a"]
+    assert faults.counts == {"files cut short": 1}
+    assert faults.places[0]["offset"] == 1
+    assert faults.places[0]["detail"].endswith("to the end of the file is lost (lines 3 to 1003)")
+    documents, faults = read(write(path, b'text,n\na,1\n"b,2\nc,3\nd,4\n"e",5\nf,6\n'), errors="skip")
+    assert [document.text for document in documents] == ["a", "f"]
+    assert faults.places[0]["detail"].endswith("(lines 3 to 6)")
 
 
 def test_pieces_of_a_table_give_every_document_once(tmp_path: Path) -> None:

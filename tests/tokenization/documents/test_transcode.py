@@ -78,7 +78,32 @@ def test_the_document_with_bad_bytes_is_skipped(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", b"one\nt\xe9\nthree\n")
     documents, faults = read(path, encoding="ascii", errors="skip")
     assert [document.text for document in documents] == ["one", "three"]
-    assert faults.dropped == {"bytes that are not in the encoding": 1}
+    assert faults.dropped == {"documents with bytes that are not in the encoding": 1}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "UTF16", "utf-32"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json", "a.csv", "a.txt.gz"])
+def test_a_wide_encoding_without_a_byte_order_mark(tmp_path: Path, encoding: str, name: str) -> None:
+    wide = encoding.lower().replace("f1", "f-1")
+    path = write(tmp_path / name, COMPRESS[name.partition("txt")[2]]("text\nabc\n".encode(f"{wide}-be")))
+    with pytest.raises(ConfigError, match=rf"{name}: byte 0: no byte order mark.*--encoding {wide}-le or {wide}-be"):
+        read(path, encoding=encoding)
+    good = write(tmp_path / "b.txt", "good".encode(wide))
+    for policy in ("replace", "skip"):
+        documents, faults = read(path, good, encoding=encoding, errors=policy)
+        assert [document.text for document in documents] == ["good"]
+        assert faults.counts == {"files that cannot be read": 1}
+    kind = "csv" if "csv" in name else "line"
+    with pytest.raises(ConfigError, match="no byte order mark"):
+        read_pieces(source_of(path, kind, encoding=encoding), 1)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_a_wide_encoding_that_was_not_named_is_guessed(tmp_path: Path, encoding: str) -> None:
+    path = write(tmp_path / "a.txt", "Some words.\n\u2019x\u2019".encode(encoding))
+    for named in ("utf-8", "latin-1"):
+        with pytest.raises(ConfigError, match=rf"not text: .* zeros; .*--encoding {encoding}$"):
+            read(path, encoding=named)
 
 
 @given(

@@ -90,7 +90,7 @@ def test_wikiextractor_json_lines(tmp_path: Path) -> None:
             b'<doc id="1">\na\n</doc>\n<doc id="2">\n\xff\n</doc>\n',
             r"byte 35 \(line 5\): is not UTF-8 text: 0xFF",
             ["a"],
-            {"bytes that are not in the encoding": 1},
+            {"documents with bytes that are not in the encoding": 1},
         ),
     ],
 )

@@ -130,6 +130,20 @@ def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):
         run_ray([make_stage(tmp_path)], tmp_path, 2)
 
 
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", "--ray-address 127.0.0.1:1: nothing listens there"),
+        ("cluster", "--ray-address cluster: must be HOST:PORT, or auto"),
+        ("127.0.0.1:99999", "--ray-address 127.0.0.1:99999: nothing listens there"),
+    ],
+)
+def test_an_address_where_nothing_listens_is_refused_at_once(tmp_path, address, message):
+    pytest.importorskip("ray")
+    with pytest.raises(ConfigError, match=message):
+        run_ray([make_stage(tmp_path)], tmp_path, 2, address)
+
+
 @pytest.mark.slow
 class TestRay:
     """On one local cluster of 2 CPUs: it takes seconds to start."""
