@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import lzma
+import signal
 from pathlib import Path
 
 import pytest
 
 from tokenization import shard, train
+
+# A shell starts what runs in its background with Ctrl-C ignored, and so would all that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CORPUS = Path(__file__).parent.parent / "demo" / "corpus" / "state_of_the_union.jsonl.xz"
 

@@ -291,8 +291,8 @@ def test_bad_input_ends_with_code_2_and_writes_nothing(tokenizer_dir: Path, tmp_
     )
     assert done.returncode == 2
     assert done.stderr == (
-        "zerobert shard: error: a.jsonl: byte 14 (line 2): no field 'text'; name the field with --text-field, or leave "
-        "such documents out with --errors skip\n"
+        "zerobert shard: error: a.jsonl: byte 14 (line 2): no field 'text'; it has 'body'; name the field with "
+        "--text-field, or leave such documents out with --errors skip\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
