@@ -188,7 +188,7 @@ class TestRayClusters:
 
     def test_an_address_without_a_cluster(self, tmp_path):
         pytest.importorskip("ray")
-        with pytest.raises(ConfigError, match="Ray address 'auto': no cluster can be reached there"):
+        with pytest.raises(ConfigError, match="--ray-address auto: no cluster can be reached there"):
             run_ray([make_stage(tmp_path)], tmp_path, 2, "auto")
 
 
