@@ -231,6 +231,7 @@ exec "$@"
 SCONTROL = "#!/bin/bash\nprintf 'node1\\nnode2\\n'\n"
 
 
+@pytest.mark.slow
 class TestSlurm:
     """Stand-ins for sbatch, srun and scontrol record what is submitted, and run it."""
 

@@ -16,7 +16,7 @@ from tests.tokenization.steps import EXPECTED, NUM_TASKS, make_stage, outputs, r
 from tokenization.tasks.executors import run_local
 from tokenization.tasks.task_queue import TaskError
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
 ROOT = Path(__file__).resolve().parents[3]
 
