@@ -14,6 +14,7 @@ from torch.nn.utils import get_total_norm
 from pretrain.engine.build_lock import named_build_locks
 from pretrain.engine.ds_config import BATCH_KEYS, BatchSizes
 from pretrain.engine.optim import parameter_groups
+from pretrain.engine.shared_memory import init_deepspeed_distributed
 
 # DeepSpeed calls collectives by names that torch has renamed; nothing that a user can change.
 warnings.filterwarnings("ignore", message=r".*torch\.distributed\..* is deprecated", category=FutureWarning)
@@ -30,6 +31,7 @@ def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine
         The engine, its schedule at step 0: the first update uses lr(0), the second lr(1).
     """
     with named_build_locks():
+        init_deepspeed_distributed()
         engine, _, _, scheduler = deepspeed.initialize(
             model=model, model_parameters=parameter_groups(model), config=dict(config)
         )

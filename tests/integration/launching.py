@@ -46,9 +46,11 @@ class Launcher:
     @contextlib.contextmanager
     def started(self, num_processes: int, ds_config: Path, run_dir: Path, *arguments: str):
         output = self._log_dir / f"{len(list(self._log_dir.iterdir()))}.log"
+        command = self.command(num_processes, ds_config, run_dir, *arguments)
+        port = command[command.index("--master_port") + 1]
         with output.open("w", encoding="utf-8") as stream:
             process = subprocess.Popen(
-                self.command(num_processes, ds_config, run_dir, *arguments),
+                command,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
@@ -59,6 +61,8 @@ class Launcher:
                 yield process, output
             finally:
                 kill_group(process)
+        # DeepSpeed's buffers are 66 MiB a rank, and stay in memory for as long as they have a name.
+        assert not list(Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"))
 
 
 def kill_group(process: subprocess.Popen) -> None:
