@@ -19,6 +19,7 @@ is uint64. The reader here takes Megatron's uint16 shards as well.
 from __future__ import annotations
 
 import struct
+import uuid
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +70,9 @@ def idx_bytes(documents: int, sentences: int) -> int:
 
 
 class IndexedWriter:
-    """Writes one shard; a context manager. Without `close` there is no index, and so no shard.
+    """Writes one shard; a context manager. Both files get their names in `close`, so there is a whole shard or none.
+
+    Two processes that write the same shard do not disturb each other: the last to close it stays.
 
     Args:
         prefix: path without suffix; its folder is there.
@@ -77,7 +80,7 @@ class IndexedWriter:
     """
 
     def __init__(self, prefix: Path, dtype: type[np.integer[Any]]) -> None:
-        """Open NAME.bin for writing."""
+        """Open a file beside NAME.bin for writing."""
         if dtype not in _CODES:
             raise ValueError(f"{prefix}: no code for token type {dtype!r}; known: {list(_CODES)}")
         self.prefix = prefix
@@ -85,7 +88,8 @@ class IndexedWriter:
         self._sentence_lengths = array("i")
         self._document_starts = array("q", [0])
         self._tokens = 0
-        self._stream = open(bin_path(prefix), "wb")  # closed in close()
+        self._unfinished = prefix.with_name(f"{prefix.name}.{uuid.uuid4().hex}")
+        self._stream = open(self._unfinished, "xb")  # closed in close()
 
     def __enter__(self) -> IndexedWriter:
         """Return itself."""
@@ -94,11 +98,12 @@ class IndexedWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the shard, or after an error its file alone."""
+        """Close the shard; after an error nothing of it stays."""
         if error is None:
             self.close()
         else:
             self._stream.close()
+            self._unfinished.unlink(missing_ok=True)
 
     def add_document(self, sentences: Sequence[Sequence[int] | NDArray[Any]]) -> None:
         """Append a document.
@@ -157,11 +162,13 @@ class IndexedWriter:
         if len(lengths):
             np.cumsum(lengths[:-1], dtype=np.int64, out=pointers[1:])
         pointers *= np.dtype(self._dtype).itemsize
-        with open(idx_path(self.prefix), "wb") as stream:
+        self._unfinished.replace(bin_path(self.prefix))
+        with open(self._unfinished, "xb") as stream:
             stream.write(_HEADER.pack(_MAGIC, _VERSION, _CODES[self._dtype], counts.sentences, counts.documents + 1))
             stream.write(lengths.tobytes())
             stream.write(pointers.tobytes())
             stream.write(np.array(self._document_starts, dtype="<i8").tobytes())
+        self._unfinished.replace(idx_path(self.prefix))
         return counts
 
     def _convert(self, sentence: Sequence[int] | NDArray[Any]) -> NDArray[Any]:

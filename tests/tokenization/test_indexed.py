@@ -66,7 +66,7 @@ def test_close_counts(tmp_path: Path) -> None:
     assert writer.close() == (1, 2, 3)
 
 
-def test_an_error_leaves_no_index(tmp_path: Path) -> None:
+def test_an_error_leaves_nothing(tmp_path: Path) -> None:
     def fail() -> None:
         with IndexedWriter(tmp_path / "a", np.uint16) as writer:
             writer.add_document([[1]])
@@ -74,7 +74,19 @@ def test_an_error_leaves_no_index(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="stop"):
         fail()
-    assert not (tmp_path / "a.idx").exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_writer_leaves_the_first_ones_shard_whole(tmp_path: Path) -> None:
+    """A job that was submitted twice: the second may still write, or die, when the first is done."""
+    late = IndexedWriter(tmp_path / "a", np.uint16)
+    late.add_document([[1, 2, 3]])
+    write(tmp_path / "a", DOCUMENTS)
+    late.add_document([[4]])
+    assert read(IndexedReader(tmp_path / "a")) == DOCUMENTS
+    late.close()
+    assert read(IndexedReader(tmp_path / "a")) == [[[1, 2, 3]], [[4]]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "a.idx"]
 
 
 @pytest.mark.parametrize(
