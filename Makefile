@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test test-slow check bench format clean setup
+.PHONY: demo test test-slow check bench gpu-check format clean setup
 
 setup: $(READY)
 
@@ -31,6 +31,14 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.run
+
+# GPU_PYTHON: an interpreter that has what is needed; then nothing is set up, and no network is used.
+GPU_PYTHON ?=
+GPU_SCALE ?= full
+GPU_JSON ?= runs/gpu_check.json
+
+gpu-check: $(if $(GPU_PYTHON),,$(READY))
+	$(or $(GPU_PYTHON),$(BIN)/python) -m benchmarks.gpu_check --scale $(GPU_SCALE) --json $(GPU_JSON)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

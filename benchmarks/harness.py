@@ -37,6 +37,8 @@ ONE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",
+    # Both arms have huge pages, as training has; see `pretrain/__init__.py`.
+    "THP_MEM_ALLOC_ENABLE": "1",
 }
 FEWEST_ROUNDS = 3
 

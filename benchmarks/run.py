@@ -21,7 +21,10 @@ from benchmarks import cost, harness
 from runtime.command import ConfigError
 from runtime.files import read_json, write_json
 
-NAMES = ("tokenize", "prepare", "scale", "planning", "sparse_store", "sentences")
+NAMES = (
+    *("tokenize", "prepare", "scale", "planning", "sparse_store", "sentences", "load", "resume", "balance"),
+    *("step", "step_memory", "engine", "time_to_loss"),
+)
 
 
 def run(names: Sequence[str], results: Path) -> list[str]:

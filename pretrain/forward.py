@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -23,6 +22,8 @@ def forward_sums(model: nn.Module, micro_batch: MicroBatch, device: torch.device
     """
     batch = micro_batch.to_torch(device)
     labels, next_sentence_label = batch.pop("labels"), batch.pop("next_sentence_label")
-    pair_lengths = np.diff(micro_batch.cu_seqlens).tolist()  # on the host, so that nothing waits for the device
-    output = model(**batch, pair_lengths=pair_lengths)
-    return loss_sums(output.mlm_logits, labels, output.nsp_logits, next_sentence_label)
+    # Lengths are taken on the host, so that nothing waits for the device.
+    output = model(**batch, pair_lengths=micro_batch.pair_lengths, num_pairs=len(next_sentence_label))
+    return loss_sums(
+        output.padded_mlm_logits, labels, output.nsp_logits, next_sentence_label, vocab_size=output.vocab_size
+    )

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from pretrain.engine.checkpoint import Checkpoint, check_resumable, find_checkpoint
-from pretrain.engine.ds_config import load_ds_config, resolve_ds_config
+from pretrain.engine.ds_config import checkpoints_activations, load_ds_config, resolve_ds_config, zero_stage
+from pretrain.model.compiling import resolve_compile
 from pretrain.recipe import Recipe, load_recipe
 from pretrain.tokenizer import TokenizerInfo, load_tokenizer_info
 from runtime.command import ConfigError
@@ -35,6 +36,8 @@ class Launch:
     tokenizer: TokenizerInfo
     checkpoint: Checkpoint | None
     world: World
+    compiled: str = "off"
+    """What model.compile comes to here; see `pretrain.model.compiling`."""
 
     @property
     def is_complete(self) -> bool:
@@ -62,16 +65,33 @@ def check_launch(arguments: argparse.Namespace, world: World) -> Launch:
         warmup_steps=recipe.training.warmup_steps,
         on_cuda=torch.cuda.is_available(),
     )
+    recipe = _with_activation_checkpointing(recipe, ds_config, arguments)
     tokenizer = load_tokenizer_info(recipe.tokenizer)
     manifest = load_manifest(recipe.shards)
     _check_data(recipe, arguments.recipe, tokenizer, manifest)
     run_dir = Path(arguments.run_dir or recipe.run_dir or f"runs/{recipe.name}")
     checkpoint = _find_resume(arguments.resume, run_dir)
-    launch = Launch(recipe, ds_config, run_dir, manifest, tokenizer, checkpoint, world)
+    compiled = resolve_compile(
+        recipe.model.compile, on_cuda=torch.cuda.is_available(), zero_stage=zero_stage(ds_config)
+    )
+    launch = Launch(recipe, ds_config, run_dir, manifest, tokenizer, checkpoint, world, compiled)
     if checkpoint is not None:
         check_resumable(checkpoint, ds_config, world.size)
         _check_same_run(checkpoint, launch)
     return launch
+
+
+def _with_activation_checkpointing(recipe: Recipe, ds_config: dict[str, Any], arguments: argparse.Namespace) -> Recipe:
+    """Return the recipe with activation checkpointing on, where the JSON asks for it."""
+    if not checkpoints_activations(ds_config):
+        return recipe
+    model = recipe.model
+    if "activation_checkpointing" in model.model_fields_set and not model.activation_checkpointing:
+        raise ConfigError(
+            f"{arguments.recipe}: model.activation_checkpointing = false, but {arguments.deepspeed_config} has the "
+            "block activation_checkpointing, which turns it on: take one of them out"
+        )
+    return recipe.model_copy(update={"model": model.model_copy(update={"activation_checkpointing": True})})
 
 
 def _check_data(recipe: Recipe, source: str, tokenizer: TokenizerInfo, manifest: Manifest) -> None:
@@ -119,11 +139,15 @@ def _find_resume(resume: str, run_dir: Path) -> Checkpoint | None:
 def _check_same_run(checkpoint: Checkpoint, launch: Launch) -> None:
     """Refuse to resume a run whose data or model changed; say what else changed."""
     now, before = launch.recipe.model_dump(mode="json"), checkpoint.recipe
-    fixed = {f"data.{key}": (before["data"][key], now["data"][key]) for key in DATA_FIELDS}
-    fixed |= {f"model.{key}": (before["model"][key], now["model"][key]) for key in now["model"]}
+    fixed: dict[str, tuple[Any, Any]] = {f"data.{key}": (before["data"][key], now["data"][key]) for key in DATA_FIELDS}
+    # A key that the checkpoint lacks is younger than it.
+    fixed |= {f"model.{key}": (before["model"].get(key, value), value) for key, value in now["model"].items()}
     fixed["training.seed"] = (before["training"]["seed"], now["training"]["seed"])
     fixed |= {f"sha256 of {key}": (checkpoint.fingerprints[key], value) for key, value in launch.fingerprints.items()}
-    free = ("model.hidden_dropout_prob", "model.attention_probs_dropout_prob", "model.activation_checkpointing")
+    free = {
+        f"model.{key}"
+        for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "activation_checkpointing", "compile")
+    }
     changed = [f"{key}: {old!r}, now {new!r}" for key, (old, new) in fixed.items() if old != new and key not in free]
     if changed:
         raise ConfigError(

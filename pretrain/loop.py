@@ -18,6 +18,7 @@ from pretrain.data.stream import MicroBatch, PairStream
 from pretrain.engine.build import take_step
 from pretrain.engine.checkpoint import TrainingState, save_checkpoint
 from pretrain.evaluate import evaluate
+from pretrain.flops import ModelShape, WorkCounts, peak_flops
 from pretrain.forward import forward_sums
 from pretrain.metrics import LossMeter, SpeedMeter, peak_memory_gib
 from pretrain.model.loss import micro_batch_loss
@@ -56,15 +57,31 @@ def train(run: Run, state: TrainingState) -> TrainingState:
         The state after the last step.
     """
     recipe, steps = run.recipe, run.recipe.training.steps
-    losses, speed = LossMeter(run.device), SpeedMeter()
+    losses = LossMeter(run.device)
+    shape, peak = ModelShape.of(run.engine.module), known_peak(run.engine, run.device, recipe.tracking.peak_tflops)
+    speed = SpeedMeter(shape, run.world.size, run.device, peak)
     clock = _Clock(state.step, steps)
     run.engine.train()
     with run.stream.iterate(Cursor(state.epoch, state.consumed)) as batches:
         while state.step < steps:
+            asked = time.monotonic()
             micro_batches, cursor = next(batches)
-            update = _train_step(run, micro_batches, state.step, losses)
+            waited_seconds = time.monotonic() - asked
+            update = train_step(
+                run.engine,
+                micro_batches,
+                losses,
+                device=run.device,
+                world=run.world,
+                seed=recipe.training.seed,
+                step=state.step,
+            )
             before, state = state, _advance(run, state, micro_batches[0], cursor)
-            speed.add(micro_batches[0].global_tokens, micro_batches[0].global_pairs)
+            speed.add(
+                WorkCounts.of(micro_batches[0].counts),
+                padding_tokens=sum(micro_batch.padding_tokens for micro_batch in micro_batches),
+                waited_seconds=waited_seconds,
+            )
             if state.step == before.step:
                 continue  # what is due at this step was done when it was reached
             is_last = state.step == steps
@@ -77,6 +94,26 @@ def train(run: Run, state: TrainingState) -> TrainingState:
                 _save(run, state)
             speed.exclude(time.monotonic() - paused)
     return state
+
+
+def known_peak(engine: DeepSpeedEngine, device: torch.device, given_tflops: float | None) -> float | None:
+    """Return the most that one device can do in the run's precision, FLOP/s.
+
+    Args:
+        engine: of the run; its precision counts.
+        device: of the engine.
+        given_tflops: tracking.peak_tflops of the recipe, which goes before the table.
+
+    Returns:
+        None where nobody knows: on a CPU, and on a device that the table lacks.
+    """
+    if given_tflops is not None:
+        return given_tflops * 1e12
+    if device.type != "cuda":
+        return None
+    # Under autocast the parameters stay in fp32, and the products do not.
+    dtype = engine.torch_autocast_dtype() if engine.torch_autocast_enabled() else engine.get_data_types()[0]
+    return peak_flops(torch.cuda.get_device_name(device), dtype)
 
 
 def _advance(run: Run, state: TrainingState, micro_batch: MicroBatch, cursor: Cursor) -> TrainingState:
@@ -97,7 +134,7 @@ def _is_due(step: int, interval: int) -> bool:
     return interval > 0 and step % interval == 0
 
 
-class _Update(NamedTuple):
+class Update(NamedTuple):
     """What is known of one optimizer update."""
 
     lr: float
@@ -106,25 +143,55 @@ class _Update(NamedTuple):
     """Over all ranks, before clipping."""
 
 
-def _train_step(run: Run, micro_batches: list[MicroBatch], step: int, losses: LossMeter) -> _Update:
-    """Make one optimizer update from this rank's micro-batches."""
-    lr, norm = float(run.engine.get_lr()[0]), None
+def _mark_nothing(part: str) -> None:
+    """Take no time."""
+
+
+def train_step(
+    engine: DeepSpeedEngine,
+    micro_batches: list[MicroBatch],
+    losses: LossMeter,
+    *,
+    device: torch.device,
+    world: World,
+    seed: int,
+    step: int,
+    mark: Callable[[str], None] = _mark_nothing,
+) -> Update:
+    """Make one optimizer update from this rank's micro-batches; every rank must call.
+
+    Nothing in here waits for the device: numbers stay on it until a log line asks for them.
+
+    Args:
+        engine: in training mode.
+        micro_batches: of this rank, one for each micro-step.
+        losses: gets their sums.
+        device: of the engine.
+        world: this process's place.
+        seed: of the run.
+        step: updates done before this one.
+        mark: is told when a part of a micro-step has been handed to the device: "forward", "backward", "optimizer".
+    """
+    lr, norm = float(engine.get_lr()[0]), None
     for micro_step, micro_batch in enumerate(micro_batches):
         # Dropout depends on the place in the run alone, so there is no generator state to save.
-        torch.manual_seed(derive_seed(run.recipe.training.seed, DROPOUT, step, micro_step, run.world.rank))
-        sums = forward_sums(run.engine, micro_batch, run.device)
+        torch.manual_seed(derive_seed(seed, DROPOUT, step, micro_step, world.rank))
+        sums = forward_sums(engine, micro_batch, device)
         losses.add(sums)
-        run.engine.backward(
+        mark("forward")
+        engine.backward(
             micro_batch_loss(
                 sums,
                 global_masked_tokens=micro_batch.global_masked_tokens,
                 global_pairs=micro_batch.global_pairs,
-                world_size=run.world.size,
+                world_size=world.size,
                 accumulation=len(micro_batches),
             )
         )
-        norm = take_step(run.engine)
-    return _Update(lr, norm)
+        mark("backward")
+        norm = take_step(engine)
+        mark("optimizer")
+    return Update(lr, norm)
 
 
 class _Clock:
@@ -144,7 +211,7 @@ def _log(
     state: TrainingState,
     losses: LossMeter,
     speed: SpeedMeter,
-    update: _Update,
+    update: Update,
     clock: _Clock,
 ) -> None:
     values = losses.reduce("train")
@@ -160,13 +227,14 @@ def _log(
     nsp = f" (mlm {values['train/mlm_loss']:.3f}, nsp {values['train/nsp_loss']:.3f})" if run.recipe.data.nsp else ""
     if run.world.is_rank_zero:
         logger.info(
-            "step %d/%d  loss %.4f%s  lr %.2e  %s tokens/s  %.1f GiB  %s left",
+            "step %d/%d  loss %.4f%s  lr %.2e  %s tokens/s%s  %.1f GiB  %s left",
             state.step,
             run.recipe.training.steps,
             values["train/loss"],
             nsp,
             values["train/lr"],
             f"{values['speed/tokens_per_second']:,.0f}",
+            f" (MFU {100 * values['speed/mfu']:.1f} %)" if "speed/mfu" in values else "",
             values["memory/peak_gib"],
             clock.left(state.step),
         )

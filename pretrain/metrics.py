@@ -7,6 +7,7 @@ import time
 
 import torch
 
+from pretrain.flops import ModelShape, WorkCounts, model_flops
 from pretrain.model.loss import LossSums
 from runtime.dist import max_over_ranks, sum_over_ranks
 
@@ -58,18 +59,40 @@ class LossMeter:
 
 
 class SpeedMeter:
-    """Tokens and pairs a second, all ranks together, since the last reading."""
+    """How fast all ranks together have been since the last reading, and how near to what the device can do.
 
-    def __init__(self) -> None:
-        self._tokens = 0
-        self._pairs = 0
+    Args:
+        shape: of the model, for its work.
+        world_size: ranks that share the work.
+        device: of the process group.
+        peak_flops: of one device, FLOP/s; None: not known, and no speed/mfu.
+    """
+
+    def __init__(self, shape: ModelShape, world_size: int, device: torch.device, peak_flops: float | None) -> None:
+        self._shape = shape
+        self._world_size = world_size
+        self._device = device
+        self._peak_flops = peak_flops
+        self._begin()
+
+    def _begin(self) -> None:
+        self._counts = WorkCounts()
+        self._padding_tokens = 0
+        self._waited_seconds = 0.0
         self._steps = 0
         self._began = time.monotonic()
 
-    def add(self, tokens: int, pairs: int) -> None:
-        """Count one global batch: real tokens, padding excluded, and pairs."""
-        self._tokens += tokens
-        self._pairs += pairs
+    def add(self, counts: WorkCounts, *, padding_tokens: int, waited_seconds: float) -> None:
+        """Count one step.
+
+        Args:
+            counts: of the global batch.
+            padding_tokens: of this rank's streams.
+            waited_seconds: how long this rank has waited for its micro-batches.
+        """
+        self._counts += counts
+        self._padding_tokens += padding_tokens
+        self._waited_seconds += waited_seconds
         self._steps += 1
 
     def exclude(self, seconds: float) -> None:
@@ -77,14 +100,28 @@ class SpeedMeter:
         self._began += seconds
 
     def read(self) -> dict[str, float]:
-        """Return speed/tokens_per_second, speed/pairs_per_second and speed/step_seconds, and start anew."""
+        """Return the values and start anew; every rank must call.
+
+        Returns:
+            speed/tokens_per_second, speed/pairs_per_second, speed/step_seconds, speed/model_tflops_per_device,
+            speed/mfu (where the peak is known), speed/data_wait_share, speed/padding_share; docs/metrics.md has their
+            units and reductions.
+        """
         seconds = max(1e-9, time.monotonic() - self._began)
+        flops = model_flops(self._shape, self._counts) / self._world_size / seconds
+        padding = float(sum_over_ranks(torch.tensor(self._padding_tokens, device=self._device)))
         values = {
-            "speed/tokens_per_second": self._tokens / seconds,
-            "speed/pairs_per_second": self._pairs / seconds,
+            "speed/tokens_per_second": self._counts.tokens / seconds,
+            "speed/pairs_per_second": self._counts.pairs / seconds,
             "speed/step_seconds": seconds / max(1, self._steps),
+            "speed/model_tflops_per_device": flops / 1e12,
+            # The largest: at the end of a step all ranks wait for the one that got its data last.
+            "speed/data_wait_share": max_over_ranks(self._waited_seconds / seconds, self._device),
+            "speed/padding_share": padding / max(1.0, self._counts.tokens + padding),
         }
-        self._tokens, self._pairs, self._steps, self._began = 0, 0, 0, time.monotonic()
+        if self._peak_flops is not None:
+            values["speed/mfu"] = flops / self._peak_flops
+        self._begin()
         return values
 
 

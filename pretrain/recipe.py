@@ -54,6 +54,9 @@ class ModelSettings(_Settings):
     initializer_range: float = Field(0.02, gt=0, description="standard deviation of the initial weights")
     layer_norm_eps: float = Field(1e-12, gt=0)
     activation_checkpointing: bool = Field(False, description="recompute each layer in the backward pass")
+    compile: Literal["auto", "off", "layers", "layers-cudagraphs"] = Field(
+        "auto", description="torch.compile of the layers; auto: on CUDA below ZeRO 3"
+    )
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> ModelSettings:
@@ -107,6 +110,12 @@ class TrackingSettings(_Settings):
     project: str = "zerobert"
     name: str | None = Field(None, description="name of the run; default: the recipe's")
     tensorboard: bool = False
+    peak_tflops: float | None = Field(
+        None,
+        gt=0,
+        description="peak of one device in the run's precision, TFLOP/s without sparsity, for speed/mfu; "
+        "default: the maker's figure where the device is known",
+    )
 
 
 class Recipe(_Settings):

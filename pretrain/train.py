@@ -32,6 +32,7 @@ from pretrain.initial import build_model
 from pretrain.launch_check import Launch, check_launch
 from pretrain.loop import Run, train
 from pretrain.model.bert import StreamBert
+from pretrain.model.compiling import compile_layers
 from runtime.command import EXIT_DONE, run_command
 from runtime.dist import World, add_local_rank_argument, barrier, process_group, world_from_environment
 from runtime.files import write_json
@@ -45,6 +46,10 @@ logger = logging.getLogger(__name__)
 
 PLANS_DIR = "plans"
 VALIDATION_SPLIT = "validation"
+TOKEN_MULTIPLE = 128
+"""On CUDA a stream is padded to a multiple of this: few sizes, for which kernels are compiled once."""
+MASK_MULTIPLE = 64
+"""The same for the places to predict."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,9 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_DONE
     # These can still find fault with the input, so they come before anything is written.
     model = build_model(launch.recipe, launch.tokenizer, is_resumed=launch.checkpoint is not None)
+    compile_layers(model, launch.compiled)
     if launch.checkpoint is None and launch.world.is_rank_zero:
         verify(launch.manifest)
-    readers = {split: _reader(launch, split) for split in _splits(launch)}
+    readers = {split: open_reader(launch, split) for split in _splits(launch)}
     with process_group(launch.world) as device:
         _run(launch, model, readers, device)
     return EXIT_DONE
@@ -97,7 +103,7 @@ def _run(launch: Launch, model: StreamBert, readers: Mapping[str, PairReader], d
         _write_settings(launch)
     barrier()
     engine = build_engine(model, launch.ds_config)
-    stream = _stream(readers[TRAIN_SPLIT], engine, world)
+    stream = open_stream(readers[TRAIN_SPLIT], engine, world)
     state = TrainingState()
     if launch.checkpoint is not None:
         load_checkpoint(engine, launch.checkpoint)
@@ -131,8 +137,9 @@ def _run(launch: Launch, model: StreamBert, readers: Mapping[str, PairReader], d
         )
 
 
-def _stream(reader: PairReader, engine: DeepSpeedEngine, world: World) -> PairStream:
-    sizes = batch_sizes_of(engine)
+def open_stream(reader: PairReader, engine: DeepSpeedEngine, world: World) -> PairStream:
+    """Return this rank's global batches; on CUDA padded to a few sizes and page-locked."""
+    sizes, on_cuda = batch_sizes_of(engine), engine.device.type == "cuda"
     return PairStream(
         reader=reader,
         train_batch_size=sizes.train_batch_size,
@@ -140,6 +147,9 @@ def _stream(reader: PairReader, engine: DeepSpeedEngine, world: World) -> PairSt
         gradient_accumulation_steps=sizes.gradient_accumulation_steps,
         rank=world.rank,
         world_size=world.size,
+        pad_to_multiple=min(TOKEN_MULTIPLE, reader.pairing.seq_len) if on_cuda else 1,
+        mask_multiple=MASK_MULTIPLE if on_cuda else 1,
+        pin_memory=on_cuda,
     )
 
 
@@ -160,7 +170,8 @@ def _splits(launch: Launch) -> list[str]:
     return [TRAIN_SPLIT]
 
 
-def _reader(launch: Launch, split: str) -> PairReader:
+def open_reader(launch: Launch, split: str) -> PairReader:
+    """Return the reader of a split, as the recipe wants its pairs."""
     recipe = launch.recipe
     return PairReader(
         manifest=launch.manifest,

@@ -72,31 +72,32 @@ class Vocabulary:
         object.__setattr__(self, "replacement_ids", np.flatnonzero(~is_special).astype(np.int64))
 
 
-class StreamLayout(NamedTuple):
-    """Where the pairs of a token stream stand, and which pairs they are.
+class MaskRules(NamedTuple):
+    """What masks depend on besides the pair, as the compiled code takes it.
 
     Attributes:
-        cu_seqlens: int32 (P + 1,): offset of each pair's [CLS], and the length of the stream.
-        a_lengths: int64 (P,): tokens of segment A; [SEP] stands behind them.
-        num_predictions: int64 (P,): tokens to predict in each pair.
-        epochs: int64 (P,): epoch of each pair.
-        pairs: int64 (P,): number of each pair in the plan of its epoch.
+        seed: The run's seed.
+        size: Tokens of the vocabulary.
+        mask_id: Id of [MASK].
+        largest_special: Largest special id.
+        is_special: bool (size,).
+        replacement_ids: int64: ids of all tokens that are not special.
     """
 
-    cu_seqlens: npt.NDArray[np.int32]
-    a_lengths: Int64Array
-    num_predictions: Int64Array
-    epochs: Int64Array
-    pairs: Int64Array
-
-
-class _Rules(NamedTuple):
-    """The vocabulary and the seed as the compiled code takes them."""
-
     seed: int
+    size: int
     mask_id: int
+    largest_special: int
     is_special: npt.NDArray[np.bool_]
     replacement_ids: Int64Array
+
+    @classmethod
+    def of(cls, seed: int, vocabulary: Vocabulary) -> MaskRules:
+        """Return the rules of a run."""
+        largest = max(vocabulary.special_ids)
+        return cls(
+            seed, vocabulary.size, vocabulary.mask_id, largest, vocabulary.is_special, vocabulary.replacement_ids
+        )
 
 
 def num_predictions(pair_tokens: npt.ArrayLike, mlm_probability: float, num_specials: int = 3) -> Int64Array:
@@ -119,36 +120,22 @@ def num_predictions(pair_tokens: npt.ArrayLike, mlm_probability: float, num_spec
     if not 0.0 < mlm_probability < 1.0:
         raise ConfigError(f"mlm_probability = {mlm_probability}: must be above 0 and below 1")
     tokens = np.asarray(pair_tokens, dtype=np.int64)
-    wanted = np.rint(mlm_probability * tokens).astype(np.int64)
-    counts: Int64Array = np.maximum(1, np.minimum(wanted, tokens - num_specials))
+    counts = np.empty(tokens.shape, dtype=np.int64)
+    _count_predictions(tokens.reshape(-1), mlm_probability, num_specials, counts.reshape(-1))
     return counts
 
 
-def mask_stream(
-    input_ids: Int64Array, layout: StreamLayout, seed: int, vocabulary: Vocabulary
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Choose the tokens to predict and hide them.
+@compiled
+def predictions_of(tokens: Any, mlm_probability: float, num_specials: int) -> Any:
+    """Return how many tokens of a pair are predicted; see `num_predictions`."""
+    wanted = np.int64(np.rint(mlm_probability * tokens))
+    return max(np.int64(1), min(wanted, tokens - num_specials))
 
-    They are drawn without replacement among the tokens of a pair that are not special. Where a pair has too
-    few of these (text of [UNK] alone), the rest is drawn among the special ids within its segments: the
-    number of predictions then still follows from the length. A pair's own [CLS] and [SEP] are never chosen.
 
-    Args:
-        input_ids: int64 (T,): the stream, with specials, without masks.
-        layout: Where its pairs stand. `num_predictions` is at most the tokens of the segments.
-        seed: The run's seed.
-        vocabulary: Special and replacement ids.
-
-    Returns:
-        The masked stream int64 (T,); the places chosen int64 (M,), ascending; the tokens that stood there
-        int64 (M,).
-    """
-    masked = input_ids.copy()
-    positions, labels = np.empty((2, int(layout.num_predictions.sum())), dtype=np.int64)
-    rules = _Rules(seed, vocabulary.mask_id, vocabulary.is_special, vocabulary.replacement_ids)
-    count = _mask_pairs(masked, layout, rules, (positions, labels))
-    assert count == len(positions), "a pair has fewer tokens than predictions"
-    return masked, positions, labels
+@compiled
+def _count_predictions(tokens: Any, mlm_probability: float, num_specials: int, out: Any) -> None:
+    for pair in range(len(tokens)):
+        out[pair] = predictions_of(tokens[pair], mlm_probability, num_specials)
 
 
 @compiled
@@ -176,41 +163,79 @@ def _hide(state: Any, token: int, mask_id: int, replacement_ids: Any) -> Any:
 
 
 @compiled
-def _mask_pairs(ids: Any, layout: Any, rules: Any, out: Any) -> int:
-    """Mask the stream `ids` in place, write the places chosen and their tokens; return how many there are."""
-    # taken out of the tuples once: in a loop each access would count references
-    cu_seqlens, a_lengths, num_predictions, epochs, pairs = layout
-    seed, mask_id, is_special, replacement_ids = rules
-    positions, labels = out
-    longest = np.int64(0)
-    for pair in range(len(pairs)):
-        longest = max(longest, np.int64(cu_seqlens[pair + 1]) - cu_seqlens[pair])
-    # places count from the first token of segment A here
-    ordinary = np.empty(longest, dtype=np.int64)
-    special = np.empty(longest, dtype=np.int64)
-    chosen = np.zeros(longest // _WORD_BITS + 1, dtype=np.uint64)
+def _part(tokens: Any, separator: int, largest_special: int, is_special: Any, ordinary: Any, special: Any) -> Any:
+    """Part the places of a pair's tokens by whether a special stands there; return how many there are of each.
+
+    Args:
+        tokens: int64: the segments, with the [SEP] between them, without those at the ends.
+        separator: Place of that [SEP], which counts as neither; len(tokens) where there is one segment.
+        largest_special: Largest special id.
+        is_special: bool (vocabulary,).
+        ordinary: Its first places are written.
+        special: Its first places are written.
+    """
+    doubtful = np.int64(0)
+    for place in range(len(tokens)):
+        doubtful += tokens[place] <= largest_special
+    num_separators = np.int64(separator < len(tokens))
+    if doubtful == num_separators:
+        # nearly always, and this runs many times as fast as the loop below
+        for number in range(len(tokens) - num_separators):
+            ordinary[number] = number + (number >= separator)
+        return len(tokens) - num_separators, np.int64(0)
+    num_ordinary = num_special = np.int64(0)
+    for place in range(len(tokens)):
+        # written where it may not belong, and then overwritten: quicker than a branch
+        ordinary[num_ordinary] = place
+        special[num_special] = place
+        is_other = np.int64(is_special[tokens[place]])
+        num_ordinary += 1 - is_other
+        num_special += is_other * np.int64(place != separator)
+    return num_ordinary, num_special
+
+
+def new_scratch(longest: int) -> tuple[npt.NDArray[Any], ...]:
+    """Return the memory in which `mask_pair` works, for pairs of at most so many tokens."""
+    ordinary, special = np.empty((2, longest), dtype=np.int64)
+    return ordinary, special, np.zeros(longest // _WORD_BITS + 1, dtype=np.uint64)
+
+
+@compiled
+def mask_pair(ids: Any, a_length: Any, identity: Any, rules: Any, scratch: Any, positions: Any, labels: Any) -> int:
+    """Choose the tokens of a pair to predict, and hide them, in place.
+
+    They are drawn without replacement among the tokens that are not special. Where a pair has too few of
+    these (text of [UNK] alone), the rest is drawn among the special ids within its segments: the number of
+    predictions then still follows from the length. A pair's own [CLS] and [SEP] are never chosen.
+
+    Args:
+        ids: int64: the pair, `[CLS] A [SEP] B [SEP]` or `[CLS] A [SEP]`, all ids known to the vocabulary.
+        a_length: Tokens of segment A.
+        identity: Epoch and number of the pair.
+        rules: The fields of `MaskRules`, a plain tuple.
+        scratch: What `new_scratch` returned.
+        positions: int64 (M,): M, the number of tokens to predict, is at most the tokens of the segments.
+            Set to their places in the pair, ascending.
+        labels: int64 (M,): set to the tokens that stood there.
+
+    Returns:
+        M, or less if the segments have no more tokens.
+    """
+    seed, _, mask_id, largest_special, is_special, replacement_ids = rules
+    ordinary, special, chosen = scratch
+    segments = ids[1 : len(ids) - 1]
+    num_ordinary, num_special = _part(segments, a_length, largest_special, is_special, ordinary, special)
+    state = mix(seed, identity[0], identity[1], MASKING)
+    wanted = min(len(positions), num_ordinary)
+    state = _choose(state, ordinary, num_ordinary, wanted, chosen)
+    missing = min(len(positions) - wanted, num_special)
+    state = _choose(state, special, num_special, missing, chosen)
     count = 0
-    for pair in range(len(pairs)):
-        # the segments, with the [SEP] between them
-        first, last = cu_seqlens[pair] + 1, cu_seqlens[pair + 1] - 1
-        num_ordinary = num_special = np.int64(0)
-        for place in range(last - first):
-            # written where it may not belong, and then overwritten: quicker than a branch
-            ordinary[num_ordinary] = place
-            special[num_special] = place
-            is_other = np.int64(is_special[ids[first + place]])
-            num_ordinary += 1 - is_other
-            num_special += is_other * np.int64(place != a_lengths[pair])
-        state = mix(seed, epochs[pair], pairs[pair], MASKING)
-        wanted = min(num_predictions[pair], num_ordinary)
-        state = _choose(state, ordinary, num_ordinary, wanted, chosen)
-        missing = min(num_predictions[pair] - wanted, num_special)
-        state = _choose(state, special, num_special, missing, chosen)
-        for number in range(len(chosen)):
-            while chosen[number]:
-                place = first + number * _WORD_BITS + count_bits(~chosen[number] & (chosen[number] - _ONE))
-                chosen[number] &= chosen[number] - _ONE  # the lowest bit is done
-                positions[count], labels[count] = place, ids[place]
-                state, ids[place] = _hide(state, ids[place], mask_id, replacement_ids)
-                count += 1
+    for number in range(len(ids) // _WORD_BITS + 1):
+        while chosen[number]:
+            place = 1 + number * _WORD_BITS + count_bits(~chosen[number] & (chosen[number] - _ONE))
+            chosen[number] &= chosen[number] - _ONE  # the lowest bit is done
+            positions[count], labels[count] = place, ids[place]
+            state, ids[place] = _hide(state, ids[place], mask_id, replacement_ids)
+            count += 1
     return count

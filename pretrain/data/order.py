@@ -22,7 +22,6 @@ from runtime.seeding import ORDER, compiled, mix, next_u64
 Int64Array = npt.NDArray[np.int64]
 
 _ROUNDS = 8
-_LONGEST = 2**16 - 1
 
 
 @dataclass(frozen=True)
@@ -67,11 +66,10 @@ def permute(positions: npt.ArrayLike, n: int, seed: int, epoch: int) -> Int64Arr
         ValueError: A position is outside [0, n).
     """
     positions = np.ascontiguousarray(positions, dtype=np.int64)
-    if len(positions) and not 0 <= positions.min() <= positions.max() < n:
+    pairs = np.empty(len(positions), dtype=np.int64)
+    if not _permute(positions, n, seed, epoch, pairs):
         raise ValueError(f"positions {positions.min()} to {positions.max()}: must be in [0, {n})")
-    out = np.empty(len(positions), dtype=np.int64)
-    _permute(positions, n, seed, epoch, out)
-    return out
+    return pairs
 
 
 def take_batch(
@@ -96,20 +94,20 @@ def take_batch(
     if size < 1:
         raise ValueError(f"batch size = {size}: must be 1 or more")
     epoch, consumed = cursor.epoch, cursor.consumed
-    epochs, pairs = [], []
-    missing = size
-    while missing:
+    epochs, pairs = np.empty((2, size), dtype=np.int64)
+    filled = 0
+    while filled < size:
         n = plan_sizes(epoch)
         if n < 1 or consumed > n:
             raise ValueError(f"epoch {epoch} has {n} pairs, of which {consumed} are said to be consumed")
-        taken = min(missing, n - consumed)
-        pairs.append(permute(np.arange(consumed, consumed + taken), n, seed, epoch))
-        epochs.append(np.full(taken, epoch, dtype=np.int64))
-        missing -= taken
+        taken = min(size - filled, n - consumed)
+        epochs[filled : filled + taken] = epoch
+        pairs[filled : filled + taken] = permute(np.arange(consumed, consumed + taken), n, seed, epoch)
+        filled += taken
         consumed += taken
         if consumed == n:
             epoch, consumed = epoch + 1, 0
-    return np.concatenate(epochs), np.concatenate(pairs), Cursor(epoch, consumed)
+    return epochs, pairs, Cursor(epoch, consumed)
 
 
 def deal(lengths: Int64Array, num_micro_batches: int) -> Int64Array:
@@ -118,7 +116,7 @@ def deal(lengths: Int64Array, num_micro_batches: int) -> Int64Array:
     Sorted by length and dealt back and forth, as cards: 0 1 2 3 3 2 1 0 0 1 ...
 
     Args:
-        lengths: int64 (B,): tokens of each pair, at most 65,535.
+        lengths: int64 (B,): tokens of each pair.
         num_micro_batches: world_size x gradient accumulation steps; divides B. Micro-batch m belongs to rank
             m % world_size at micro_step m // world_size.
 
@@ -136,9 +134,9 @@ def deal(lengths: Int64Array, num_micro_batches: int) -> Int64Array:
 
 def by_length(lengths: Int64Array) -> Int64Array:
     """Return the places of a batch, the longest pair first, equal lengths in their order: int64 (B,)."""
-    assert len(lengths) == 0 or lengths.max() <= _LONGEST
-    # 16 bits: numpy then sorts in linear time
-    return np.argsort((_LONGEST - lengths).astype(np.uint16), kind="stable")
+    places = np.empty(len(lengths), dtype=np.int64)
+    _sort_by_length(lengths, places)
+    return places
 
 
 def deal_places(places: Int64Array, hands: int) -> Int64Array:
@@ -149,8 +147,25 @@ def deal_places(places: Int64Array, hands: int) -> Int64Array:
 
 
 @compiled
-def _permute(positions: Any, n: int, seed: int, epoch: int, out: Any) -> None:
-    """Write the pairs that stand at `positions` into `out`."""
+def _sort_by_length(lengths: Any, places: Any) -> None:
+    """Write the places of the lengths, the longest first (counting sort)."""
+    longest = np.int64(0)
+    for length in lengths:
+        longest = max(longest, length)
+    # where those of each length begin; the lengths count down
+    starts = np.zeros(longest + 2, dtype=np.int64)
+    for length in lengths:
+        starts[longest - length + 1] += 1
+    for number in range(longest + 1):
+        starts[number + 1] += starts[number]
+    for place in range(len(lengths)):
+        places[starts[longest - lengths[place]]] = place
+        starts[longest - lengths[place]] += 1
+
+
+@compiled
+def _permute(positions: Any, n: int, seed: int, epoch: int, out: Any) -> bool:
+    """Write the pairs that stand at `positions` into `out`; return False if one is outside [0, n)."""
     bits = 1
     while (np.int64(1) << bits) < n:
         bits += 1
@@ -164,6 +179,8 @@ def _permute(positions: Any, n: int, seed: int, epoch: int, out: Any) -> None:
         keys[number] = mix(seed, epoch, number, ORDER)
     limit = np.uint64(n)
     for place in range(len(positions)):
+        if positions[place] < 0 or positions[place] >= n:
+            return False
         value = np.uint64(positions[place])
         while True:
             left, right = value >> right_bits, value & right_mask
@@ -176,3 +193,4 @@ def _permute(positions: Any, n: int, seed: int, epoch: int, out: Any) -> None:
             if value < limit:
                 break
         out[place] = value
+    return True

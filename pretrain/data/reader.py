@@ -1,4 +1,4 @@
-"""Pairs to token streams: `[CLS] A [SEP] B [SEP] [CLS] C [SEP] D [SEP] ...`, masked, with nothing padded."""
+"""Any pairs of a split as a token stream, found by epoch and number."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pretrain.data.masking import StreamLayout, Vocabulary, mask_stream, num_predictions
+from pretrain.data.masking import MaskRules, Vocabulary, new_scratch, num_predictions
 from pretrain.data.pairing import Columns, PairingSettings, check_documents, empty_columns
 from pretrain.data.plan import (
     WAIT_SECONDS,
@@ -22,36 +22,25 @@ from pretrain.data.plan import (
     prune_plans,
 )
 from pretrain.data.store import SentenceIndex, TokenStore, split_of
+from pretrain.data.token_stream import (
+    IGNORE_INDEX,
+    NO_TOKEN,
+    BatchCounts,
+    TokenStream,
+    add_lengths,
+    empty_stream,
+    read_pairs,
+    sum_lengths,
+)
 from runtime.command import ConfigError
 from runtime.seeding import VALIDATION, compiled, derive_seed
 from tokenization.manifest import Manifest
 
 Int64Array = npt.NDArray[np.int64]
 
-IGNORE_INDEX = -100
+__all__ = ["IGNORE_INDEX", "TRAIN_SPLIT", "BatchCounts", "PairReader", "TokenStream"]
+
 TRAIN_SPLIT = "train"
-
-
-class TokenStream(NamedTuple):
-    """Pairs laid end to end.
-
-    Attributes:
-        input_ids: int64 (T,): tokens, masked.
-        token_type_ids: int64 (T,): 0 for [CLS], A and its [SEP]; 1 for B and its [SEP].
-        position_ids: int64 (T,): from 0 in each pair.
-        cu_seqlens: int32 (P + 1,): offset of each pair's [CLS], and T.
-        masked_positions: int64 (M,): places to predict, ascending.
-        labels: int64 (M,): the tokens that stood there.
-        next_sentence_label: int64 (P,): 0 = B follows A, 1 = random; IGNORE_INDEX without NSP.
-    """
-
-    input_ids: Int64Array
-    token_type_ids: Int64Array
-    position_ids: Int64Array
-    cu_seqlens: npt.NDArray[np.int32]
-    masked_positions: Int64Array
-    labels: Int64Array
-    next_sentence_label: Int64Array
 
 
 @dataclass(kw_only=True)
@@ -103,6 +92,7 @@ class PairReader:
         if self.split != TRAIN_SPLIT:
             self._settings = replace(self.pairing, seed=derive_seed(self.pairing.seed, VALIDATION))
         self._store = TokenStore(self.manifest, self.split)
+        self._rules = tuple(MaskRules.of(self.seed, self.vocabulary))
 
     @property
     def seed(self) -> int:
@@ -152,52 +142,50 @@ class PairReader:
         Returns:
             int64 (P,).
         """
-        lengths = np.empty(len(pairs), dtype=np.int64)
-        for epoch, chosen in _by_epoch(epochs):
-            lengths[chosen] = self.plan(epoch).pair_tokens(pairs[chosen])
-        return lengths
+        return self._lengths(*self._find(epochs, pairs))
 
-    def num_predictions(self, pair_tokens: Int64Array) -> Int64Array:
-        """Return the number of predictions of pairs from their tokens: int64 (P,)."""
-        return num_predictions(pair_tokens, self.mlm_probability, self._settings.num_specials)
+    def count(self, pair_tokens: Int64Array) -> BatchCounts:
+        """Return the counts of a batch from the tokens of its pairs, int64 (P,)."""
+        masked, tokens, squared = sum_lengths(pair_tokens, self.mlm_probability, self._settings.num_specials)
+        return BatchCounts(masked, len(pair_tokens), tokens, squared)
 
-    def read(self, epochs: Int64Array, pairs: Int64Array) -> TokenStream:
+    def read(
+        self, epochs: Int64Array, pairs: Int64Array, *, pad_to_multiple: int = 1, mask_multiple: int = 1
+    ) -> TokenStream:
         """Return the token stream of pairs, in the order given.
 
         Args:
             epochs: int64 (P,): epoch of each pair, P at least 1.
             pairs: int64 (P,): number of each pair in its epoch.
+            pad_to_multiple: T is padded to a multiple of this; 1: no padding.
+            mask_multiple: M is padded to a multiple of this; 1: no padding.
 
         Returns:
             The stream, masked.
 
         Raises:
             ConfigError: The shards hold a token that the tokenizer does not have.
+            IndexError: The plan on the disk is damaged.
         """
-        columns = self._columns(epochs, pairs)
-        a_lengths = columns.a_length.astype(np.int64)
-        lengths = a_lengths + columns.b_length + self._settings.num_specials
-        tokens = self._store.gather(
-            _alternate(columns.a_start, columns.b_start), _alternate(a_lengths, columns.b_length)
+        columns, places = self._find(epochs, pairs)
+        counts = self.count(self._lengths(columns, places))
+        stream = empty_stream(counts, pad_to_multiple, mask_multiple, self.vocabulary.pad_id)
+        # plain tuples: numba takes microseconds to see through named ones
+        unknown = read_pairs(
+            self._store.mapped,
+            tuple(columns),
+            (places, epochs, pairs),
+            ((self.vocabulary.cls_id, self.vocabulary.sep_id, self._settings.num_specials), self.mlm_probability),
+            self._rules,
+            new_scratch(self._settings.seq_len),
+            tuple(stream),
         )
-        input_ids, token_type_ids, position_ids = np.empty((3, int(lengths.sum())), dtype=np.int64)
-        cu_seqlens = np.empty(len(pairs) + 1, dtype=np.int32)
-        specials = (self.vocabulary.cls_id, self.vocabulary.sep_id)
-        out = (input_ids, token_type_ids, position_ids, cu_seqlens)
-        largest = _lay_out(tokens, columns, specials, self._settings.nsp, out)
-        # compiled code does not check its indices: no unknown id may come to the masks
-        if largest >= self.vocabulary.size:
+        if unknown != NO_TOKEN:
             raise ConfigError(
-                f"{self.manifest.directory}: {self.split!r} holds tokens {tokens.min()} to {tokens.max()}; "
+                f"{self.manifest.directory}: {self.split!r} holds token {unknown}; "
                 f"the tokenizer has {self.vocabulary.size}"
             )
-        layout = StreamLayout(cu_seqlens, a_lengths, self.num_predictions(lengths), epochs, pairs)
-        masked, positions, labels = mask_stream(input_ids, layout, self.seed, self.vocabulary)
-        if self._settings.nsp:
-            next_sentence_label = columns.next_sentence_label.astype(np.int64)
-        else:
-            next_sentence_label = np.full(len(pairs), IGNORE_INDEX, dtype=np.int64)
-        return TokenStream(masked, token_type_ids, position_ids, cu_seqlens, positions, labels, next_sentence_label)
+        return stream
 
     def _open_plan(self, epoch: int) -> EpochPlan:
         if self.cache_dir is None:
@@ -213,64 +201,27 @@ class PairReader:
             wait_seconds=self.wait_seconds,
         )
 
-    def _columns(self, epochs: Int64Array, pairs: Int64Array) -> Columns:
-        by_epoch = _by_epoch(epochs)
-        if len(by_epoch) == 1:
-            return self.plan(by_epoch[0][0]).take(pairs)
-        out = empty_columns(len(pairs))
-        for epoch, chosen in by_epoch:
-            columns = self.plan(epoch).take(pairs[chosen])
+    def _find(self, epochs: Int64Array, pairs: Int64Array) -> tuple[Columns, Int64Array]:
+        """Return columns, and the places in them, int64 (P,), at which the pairs stand."""
+        if _are_equal(epochs):  # nearly always
+            return self.plan(int(epochs[0])).columns, pairs
+        columns = empty_columns(len(pairs))
+        for epoch in np.unique(epochs):
+            chosen = epochs == epoch
+            found = self.plan(int(epoch)).take(pairs[chosen])
             for name in Columns._fields:
-                getattr(out, name)[chosen] = getattr(columns, name)
-        return out
+                getattr(columns, name)[chosen] = getattr(found, name)
+        return columns, np.arange(len(pairs))
 
-
-def _alternate(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Int64Array:
-    """Return int64 (2P,): first[0], second[0], first[1], second[1], ... ."""
-    values = np.empty(2 * len(first), dtype=np.int64)
-    values[0::2] = first
-    values[1::2] = second
-    return values
-
-
-def _by_epoch(epochs: Int64Array) -> list[tuple[int, npt.NDArray[np.bool_] | slice]]:
-    """Return (epoch, which places) for each epoch of some pairs. Nearly always there is one."""
-    if (epochs == epochs[0]).all():
-        return [(int(epochs[0]), slice(None))]
-    return [(int(epoch), epochs == epoch) for epoch in np.unique(epochs)]
+    def _lengths(self, columns: Columns, places: Int64Array) -> Int64Array:
+        lengths = np.empty(len(places), dtype=np.int64)
+        add_lengths(columns.a_length, columns.b_length, places, self._settings.num_specials, lengths)
+        return lengths
 
 
 @compiled
-def _lay_out(tokens: Any, columns: Any, specials: Any, nsp: bool, out: Any) -> Any:
-    """Lay pairs end to end, whose tokens stand in `tokens` as A B A B ... .
-
-    Writes ids, types and positions, each (T,), and cu_seqlens (P + 1,). Returns the largest id, uint64:
-    negative ones count as huge.
-    """
-    # taken out of the tuples once: in a loop each access would count references
-    _, a_length, _, b_length, _ = columns
-    cls_id, sep_id = specials
-    input_ids, token_type_ids, position_ids, cu_seqlens = out
-    largest = np.uint64(0)
-    place = taken = np.int64(0)
-    for pair in range(len(a_length)):
-        start = place
-        cu_seqlens[pair] = start
-        for segment in range(2 if nsp else 1):
-            length = np.int64(b_length[pair] if segment else a_length[pair])
-            first = place
-            if segment == 0:
-                input_ids[place] = cls_id
-                place += 1
-            for number in range(length):
-                token = tokens[taken + number]
-                largest = max(largest, np.uint64(token))
-                input_ids[place + number] = token
-            taken += length
-            place += length + 1
-            input_ids[place - 1] = sep_id
-            token_type_ids[first:place] = segment
-        for position in range(place - start):
-            position_ids[start + position] = position
-    cu_seqlens[len(a_length)] = place
-    return largest
+def _are_equal(values: Any) -> bool:
+    for value in values:
+        if value != values[0]:
+            return False
+    return True

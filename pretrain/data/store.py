@@ -16,6 +16,8 @@ from typing import Any
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba import types
+from numba.extending import intrinsic
 
 from pretrain.data.arrays import ArrayWriter, map_arrays, provide_folder, read_only
 from runtime.command import ConfigError
@@ -24,6 +26,8 @@ from tokenization.indexed import IndexedReader, bin_path
 from tokenization.manifest import Manifest, SplitInfo
 
 Int64Array = npt.NDArray[np.int64]
+MappedShards = tuple[Int64Array, Int64Array, npt.NDArray[Any]]
+"""Address of each shard's first token; `shard_token_starts`; an empty array of the tokens' dtype."""
 
 _FORMAT_VERSION = 1
 _DTYPES = {"sentence_offsets": np.int64, "document_starts": np.int64}
@@ -140,15 +144,21 @@ class TokenStore:
         info = split_of(manifest, split)
         self._starts = shard_token_starts(info)
         self._dtype = np.dtype(manifest.dtype)
-        # compiled code takes no Python list
-        self._shards = numba.typed.List()
+        self._shards = []
         for shard in info.shards:
             # not through IndexedReader, which reads the whole index: every rank starts here
             path = bin_path(manifest.directory / shard.name)
             size = path.stat().st_size
             if size != shard.tokens * self._dtype.itemsize:
                 raise ConfigError(f"{path}: {size} bytes, manifest.json says {shard.tokens} tokens")
-            self._shards.append(read_only(_map_tokens(path, self._dtype) if size else np.empty(0, self._dtype)))
+            self._shards.append(_map_tokens(path, self._dtype) if size else np.empty(0, self._dtype))
+        addresses = np.array([shard.ctypes.data for shard in self._shards], dtype=np.int64)
+        self._mapped = (addresses, self._starts, np.empty(0, dtype=self._dtype))
+
+    @property
+    def mapped(self) -> MappedShards:
+        """What `copy_span` reads from; it lives no longer than the store."""
+        return self._mapped
 
     @property
     def num_tokens(self) -> int:
@@ -164,9 +174,12 @@ class TokenStore:
 
         Returns:
             Tokens (sum of lengths,) in the shards' own dtype.
+
+        Raises:
+            IndexError: A span does not lie in one shard.
         """
         tokens = np.empty(int(lengths.sum()), dtype=self._dtype)
-        _copy_spans(self._shards, self._starts, starts, lengths, tokens)
+        _copy_spans(self._mapped, starts, lengths, tokens)
         return tokens
 
 
@@ -179,16 +192,59 @@ def _map_tokens(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(mapped, dtype=dtype)
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _as_pointer(_: Any, address: Any) -> Any:
+    """Return an address, int64, as a pointer."""
+
+    def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(address), generate
+
+
 @compiled
-def _copy_spans(shards: Any, shard_starts: Any, starts: Any, lengths: Any, out: Any) -> None:
+def borrowed(array: Any) -> Any:
+    """Return a 1-D array without its count of references, which every slice of it would change.
+
+    The array itself must be kept meanwhile.
+    """
+    return numba.carray(_as_pointer(array.ctypes.data), len(array), array.dtype)
+
+
+@compiled
+def copy_span(mapped: Any, start: int, out: Any) -> Any:
+    """Copy the tokens of a span, whatever their dtype, and return the largest, uint64: negative ones are huge.
+
+    Args:
+        mapped: See `TokenStore.mapped`. Addresses, because taking an array out of a list costs more than
+            copying a segment.
+        start: Offset of the span's first token in the split.
+        out: (n,): is filled.
+
+    Raises:
+        IndexError: The span does not lie in one shard.
+    """
+    addresses, shard_starts, like = mapped
+    number = np.searchsorted(shard_starts, start, side="right") - 1
+    if number < 0 or number >= len(addresses) or start + len(out) > shard_starts[number + 1]:
+        raise IndexError("a span of tokens that lies in no shard")
+    address = addresses[number] + like.itemsize * (start - shard_starts[number])
+    tokens = numba.carray(_as_pointer(address), len(out), like.dtype)
+    largest = np.uint64(0)
+    for place in range(len(out)):
+        largest = max(largest, np.uint64(tokens[place]))
+        out[place] = tokens[place]
+    return largest
+
+
+@compiled
+def _copy_spans(mapped: Any, starts: Any, lengths: Any, out: Any) -> None:
     """Copy the spans that begin at `starts` (offsets in the split) into `out`, end to end."""
     place = np.int64(0)
     for span in range(len(starts)):
         length = np.int64(lengths[span])
         if length > 0:
-            number = np.searchsorted(shard_starts, starts[span], side="right") - 1
-            first = starts[span] - shard_starts[number]
-            out[place : place + length] = shards[number][first : first + length]
+            copy_span(mapped, starts[span], out[place : place + length])
             place += length
 
 

@@ -20,7 +20,17 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from runtime.command import ConfigError, did_you_mean
 
 DEFINITIONS = {"zero_optimization": DeepSpeedZeroConfig, "fp16": DeepSpeedFP16Config, "bf16": DeepSpeedBF16Config}
+ACTIVATION_KEYS = {
+    "partition_activations": "it parts activations over model-parallel ranks, and here all ranks are data-parallel",
+    "contiguous_memory_optimization": "it belongs to partition_activations",
+    "number_checkpoints": "every layer is one checkpoint",
+    "cpu_checkpointing": "a layer's input stays on its device",
+    "synchronize_checkpoint_boundary": "there is nothing to wait for between layers",
+    "profile": "wall_clock_breakdown and flops_profiler say where time goes",
+}
+"""Keys of activation_checkpointing, and why each has no effect on BERT's own layers, which recompute themselves."""
 BLOCK_KEYS = {
+    "activation_checkpointing": tuple(ACTIVATION_KEYS),
     "optimizer": ("type", "params", "legacy_fusion"),
     "scheduler": ("type", "params"),
     "data_types": ("grad_accum_dtype",),
@@ -48,7 +58,7 @@ def check_blocks(config: Mapping[str, Any], path: str | Path) -> None:
         ConfigError: every fault, a line each.
     """
     faults = [*_block_faults(config), *_key_faults(config), *_type_faults(config)]
-    faults += [*_optimizer_faults(config), *_schedule_faults(config)]
+    faults += [*_activation_faults(config), *_optimizer_faults(config), *_schedule_faults(config)]
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
 
@@ -88,6 +98,15 @@ def _type_faults(config: Mapping[str, Any]) -> list[str]:
         f"{place} = {value!r}: must be one of {', '.join(FLOAT_TYPES)}"
         for place, value in places.items()
         if value is not None and value not in FLOAT_TYPES
+    ]
+
+
+def _activation_faults(config: Mapping[str, Any]) -> list[str]:
+    """Refuse what would change nothing; a value that switches a key off may stand."""
+    return [
+        f"activation_checkpointing.{key} = {value!r}: has no effect: {ACTIVATION_KEYS[key]}; leave it out"
+        for key, value in config.get("activation_checkpointing", {}).items()
+        if key in ACTIVATION_KEYS and value not in (False, None)
     ]
 
 

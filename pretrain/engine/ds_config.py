@@ -26,14 +26,21 @@ TOP_LEVEL_KEYS = frozenset(
     zero_allow_untested_optimizer zero_force_ds_cpu_optimizer communication_data_type prescale_gradients
     gradient_predivide_factor gradient_allreduce_op sparse_gradients disable_allgather
     steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level flops_profiler comms_logger
-    check_overflow disable_python_gc timers aio checkpoint compile graph_harvesting
+    check_overflow disable_python_gc timers aio checkpoint compile graph_harvesting activation_checkpointing
     tensorboard wandb csv_monitor comet
     """.split()
 )
 """What this project passes on to DeepSpeed. Parallelism other than data parallelism is not among it."""
 
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-BLOCKS = ("optimizer", "scheduler", "fp16", "bf16", "data_types", "zero_optimization", "checkpoint")
+BLOCKS = (
+    *("optimizer", "scheduler", "fp16", "bf16", "data_types", "zero_optimization", "checkpoint"),
+    "activation_checkpointing",
+)
+
+CPU_BUCKET_ELEMENTS = 5_000_000
+"""ZeRO's buckets on a CPU, where the JSON has none. DeepSpeed's 5e8 suits a network of GPUs: on a CPU each step would
+take 2 GB of fresh memory to fill and give it back."""
 
 WARMUP_SCHEDULERS = frozenset({"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"})
 SCHEDULERS = WARMUP_SCHEDULERS | {"OneCycle", "LRRangeTest"}
@@ -153,6 +160,9 @@ def resolve_ds_config(
     _resolve_optimizer(resolved, path)
     _resolve_scheduler(resolved, path, total_steps, warmup_steps)
     _resolve_data_types(resolved)
+    if not on_cuda and zero_stage(resolved) in (1, 2):
+        for key in ("reduce_bucket_size", "allgather_bucket_size"):
+            resolved["zero_optimization"].setdefault(key, CPU_BUCKET_ELEMENTS)
     _require_number(resolved.setdefault("gradient_clipping", 1.0), "gradient_clipping", path)
     resolved.setdefault("steps_per_print", NEVER_PRINT)
     if resolved.get("gradient_allreduce_op", "mean") != "mean":
@@ -176,6 +186,11 @@ def precision(config: Mapping[str, Any]) -> str:
         if config.get(name, {}).get("enabled", False):
             return name
     return "fp32"
+
+
+def checkpoints_activations(config: Mapping[str, Any]) -> bool:
+    """Say whether a JSON asks for activation checkpointing: DeepSpeed's block has no switch but to be there."""
+    return "activation_checkpointing" in config
 
 
 def _check_precision(config: dict[str, Any], path: str | Path, on_cuda: bool) -> None:

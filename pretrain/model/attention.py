@@ -1,11 +1,12 @@
 """Attention over a token stream: inside each pair alone, exactly as if every pair were run by itself.
 
-A stream holds the pairs of a micro-batch end to end, so there is no padding to mask. Two exact paths:
+A stream holds the pairs of a micro-batch end to end, so there is no padding to mask. Three exact paths:
 
-- `varlen`: one call of `torch.nn.attention.varlen.varlen_attn` (FlashAttention's variable-length kernel; CUDA, fp16
-  or bf16, no dropout).
-- `runs`: `scaled_dot_product_attention` over slices of the stream. Pairs of equal length that stand next to each other
-  (a *run*) are one batched call. Everywhere else: CPU, fp32, attention dropout.
+- what `pretrain.model.cuda_attention` chose by its self-test; CUDA.
+- `fused`: `pretrain.model.cpu`'s function over slices of the stream; CPU, float32 or bfloat16.
+- `runs`: `scaled_dot_product_attention` over slices of the stream; everywhere else.
+
+Pairs of equal length that stand next to each other (a *run*) are one batched call.
 
 transformers calls the function through its `AttentionInterface` under the name `ATTENTION_NAME`; no mask function is
 registered under that name, so transformers builds no mask.
@@ -19,13 +20,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from pretrain.model import cuda_attention
+from pretrain.model.cpu.functions import FUSED_DTYPES, Attend, call
+
 ATTENTION_NAME = "zerobert_stream"
-LONGEST_PLAIN = 256
-"""Tokens of the longest pair for which the scores are held in memory on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,22 @@ class Run:
     """Tokens of each pair, at least 1."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: torch.compile would then look at every field, and compile anew for each stream
 class StreamLayout:
     """Where the pairs of a stream lie, worked out once a micro-batch and used by every layer."""
 
     cu_seqlens: Tensor
     """int32 (P + 1,), on the stream's device: offsets of the pairs, from 0 to T."""
     longest: int
-    """Tokens of the longest pair."""
+    """No pair has more tokens."""
     runs: tuple[Run, ...]
+    way: str | None = None
+    """On CUDA: of `pretrain.model.cuda_attention.CANDIDATES`, what the self-test chose."""
+
+    @property
+    def fused_runs(self) -> tuple[tuple[int, int, int], ...]:
+        """Return the runs as `pretrain.model.cpu.functions.Attend` takes them."""
+        return tuple((run.start, run.num_pairs, run.length) for run in self.runs)
 
     @classmethod
     def from_lengths(cls, lengths: Sequence[int], cu_seqlens: Tensor) -> StreamLayout:
@@ -66,16 +74,8 @@ class StreamLayout:
             else:
                 runs.append(Run(start, 1, length))
             start += length
-        return cls(cu_seqlens, max(lengths), tuple(runs))
-
-
-def _attend_by_varlen(query: Tensor, key: Tensor, value: Tensor, layout: StreamLayout) -> Tensor:
-    # (1, N, T, D) -> (T, N, D), the kernel's order; a view of the projections' own memory.
-    q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-    cu, longest = layout.cu_seqlens, layout.longest
-    out = varlen_attn(q, k, v, cu, cu, longest, longest)
-    assert isinstance(out, Tensor)
-    return out.unsqueeze(0)
+        # A power of two: few values, so that what is compiled for one stream serves the next.
+        return cls(cu_seqlens, 1 << (max(lengths) - 1).bit_length(), tuple(runs))
 
 
 def _attend_by_runs(
@@ -89,18 +89,16 @@ def _attend_by_runs(
     for run, size, piece in zip(layout.runs, sizes, pieces, strict=True):
         # (N, G·L, D) -> (G, N, L, D): a batch of G pairs.
         q, k, v = (x.reshape(num_heads, run.num_pairs, run.length, head_size).transpose(0, 1) for x in piece)
-        if _is_plain_faster(q):
-            weights = torch.softmax((q @ k.transpose(-1, -2)) * scaling, dim=-1)
-            out = torch.dropout(weights, dropout, train=dropout > 0.0) @ v
-        else:
-            out = scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
+        out = scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
         outputs.append(out.transpose(1, 2).reshape(size, num_heads, head_size))
     return torch.cat(outputs).unsqueeze(0)
 
 
-def _is_plain_faster(query: Tensor) -> bool:
-    """Say whether two matrix products beat the fused kernel: for short pairs in bf16 on a CPU."""
-    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.shape[2] <= LONGEST_PLAIN
+def _attend_fused(query: Tensor, key: Tensor, value: Tensor, layout: StreamLayout, dropout: float) -> Tensor:
+    # three times (1, N, T, D) -> (3, T, N, D)
+    qkv = torch.stack([x[0].transpose(0, 1) for x in (query, key, value)])
+    out: Tensor = call(Attend, qkv, layout.fused_runs, dropout)
+    return out.unsqueeze(0)
 
 
 def attend_stream(
@@ -134,9 +132,10 @@ def attend_stream(
     # The kernel's own scale is D ** -0.5, and so is BERT's.
     kernel_scaling = query.shape[-1] ** -0.5
     scaling = kernel_scaling if scaling is None else scaling
-    is_half = query.dtype in (torch.float16, torch.bfloat16)
-    if query.is_cuda and is_half and dropout == 0.0 and scaling == kernel_scaling:
-        return _attend_by_varlen(query, key, value, layout), None
+    if layout.way is not None and scaling == kernel_scaling:
+        return cuda_attention.attend(layout.way, query, key, value, layout, dropout), None
+    if query.device.type == "cpu" and query.dtype in FUSED_DTYPES and scaling == kernel_scaling:
+        return _attend_fused(query, key, value, layout, dropout), None
     return _attend_by_runs(query, key, value, layout, scaling, dropout), None
 
 

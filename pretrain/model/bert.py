@@ -12,9 +12,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 from transformers import BertConfig, BertForPreTraining
 
 from pretrain.model.attention import ATTENTION_NAME, StreamLayout
+from pretrain.model.cpu import encoder
+from pretrain.model.cpu.functions import TwoUses, call
+from pretrain.model.cuda_attention import choose_attention
 
 VOCAB_MULTIPLE = 64
 """The vocabulary is padded inside to a multiple of this, for the matrix units; the padding is never predicted."""
@@ -23,10 +27,17 @@ VOCAB_MULTIPLE = 64
 class StreamOutput(NamedTuple):
     """What the model says of a stream."""
 
-    mlm_logits: Tensor
-    """(M, V): at the masked positions, over the real vocabulary (no padding)."""
+    padded_mlm_logits: Tensor
+    """(M, V'): at the masked positions, over the vocabulary and its padding."""
+    vocab_size: int
+    """V, without the padding."""
     nsp_logits: Tensor | None
     """(P, 2): 0 = B follows A, 1 = random; None without NSP."""
+
+    @property
+    def mlm_logits(self) -> Tensor:
+        """Return the logits (M, V) over the real vocabulary."""
+        return self.padded_mlm_logits[:, : self.vocab_size]
 
 
 def padded_vocab_size(vocab_size: int) -> int:
@@ -62,6 +73,7 @@ class StreamBert(BertForPreTraining):  # type: ignore[misc]
         cu_seqlens: Tensor,
         masked_positions: Tensor,
         pair_lengths: Sequence[int],
+        num_pairs: int | None = None,
     ) -> StreamOutput:
         """Run the pairs of one micro-batch.
 
@@ -69,24 +81,59 @@ class StreamBert(BertForPreTraining):  # type: ignore[misc]
             input_ids: int64 (1, T), the pairs end to end, masked.
             token_type_ids: int64 (1, T), 0 in [CLS] A [SEP], 1 in B [SEP].
             position_ids: int64 (1, T), from 0 in each pair.
-            cu_seqlens: int32 (P + 1,), offsets of the pairs.
+            cu_seqlens: int32 (P + 1,), offsets of the pairs; one more where the stream ends with padding.
             masked_positions: int64 (M,), where in the stream to predict.
-            pair_lengths: tokens of each of the P pairs, on the host.
+            pair_lengths: tokens of each of the P pairs, and of the padding if there is some; on the host.
+            num_pairs: P; None: there is no padding.
 
         Returns:
             Logits at the masked positions and for the pairs.
         """
         layout = StreamLayout.from_lengths(pair_lengths, cu_seqlens)
-        hidden = self.bert.embeddings(input_ids=input_ids, token_type_ids=token_type_ids, position_ids=position_ids)
-        hidden = self.bert.encoder(hidden, layout=layout).last_hidden_state[0]
-        # (M, H) -> (M, V): never (T, V), which would dominate the memory of a step.
-        mlm_logits = self.cls.predictions(hidden.index_select(0, masked_positions))[:, : self.real_vocab_size]
+        layout.way = self._cuda_attention(layout.longest)
+        # (M, H) -> (M, V'): never (T, V'), which would dominate the memory of a step.
+        if encoder.is_supported(self.bert):
+            ids = (input_ids[0], token_type_ids[0], position_ids[0])
+            hidden, mlm_logits = self._run_fused(ids, masked_positions, layout)
+        else:
+            hidden = self._encode(input_ids, token_type_ids, position_ids, layout)
+            mlm_logits = self.cls.predictions(hidden.index_select(0, masked_positions))
         if not self.nsp:
-            return StreamOutput(mlm_logits, None)
-        cls_states = hidden.index_select(0, cu_seqlens[:-1].long())
+            return StreamOutput(mlm_logits, self.real_vocab_size, None)
+        num_pairs = len(cu_seqlens) - 1 if num_pairs is None else num_pairs
+        cls_states = hidden.index_select(0, cu_seqlens[:num_pairs].long())
         # The pooler takes the first token of each row: rows of one token here.
         pooled = self.bert.pooler(cls_states.unsqueeze(1))
-        return StreamOutput(mlm_logits, self.cls.seq_relationship(pooled))
+        return StreamOutput(mlm_logits, self.real_vocab_size, self.cls.seq_relationship(pooled))
+
+    def _cuda_attention(self, longest: int) -> str | None:
+        """Return the way of attending that is fastest on this GPU, or None on a CPU."""
+        weight = self.bert.embeddings.LayerNorm.weight
+        if weight.device.type != "cuda":
+            return None
+        config = self.config
+        heads = config.num_attention_heads
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else weight.dtype
+        dropout = config.attention_probs_dropout_prob if self.training else 0.0
+        return choose_attention(weight.device, dtype, heads, config.hidden_size // heads, dropout, longest)
+
+    def _encode(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, layout: StreamLayout) -> Tensor:
+        """Return the last hidden states, (T, H), by the layers' own calls."""
+        bert = self.bert
+        hidden = bert.embeddings(input_ids=input_ids, token_type_ids=token_type_ids, position_ids=position_ids)
+        last: Tensor = bert.encoder(hidden, layout=layout).last_hidden_state[0]
+        return last
+
+    def _run_fused(
+        self, ids: tuple[Tensor, Tensor, Tensor], masked_positions: Tensor, layout: StreamLayout
+    ) -> tuple[Tensor, Tensor]:
+        """Return the last hidden states, (T, H), and the MLM logits, (M, V'), by the functions made for a CPU."""
+        bert, predictions = self.bert, self.cls.predictions
+        words, head = call(TwoUses, bert.embeddings.word_embeddings.weight)
+        hidden = encoder.embed(bert.embeddings, words, ids, self.config)
+        hidden = encoder.encode(bert.encoder, hidden, layout, self.config)
+        masked = predictions.transform(hidden.index_select(0, masked_positions))
+        return hidden, linear(masked, head, predictions.decoder.bias)
 
 
 @torch.no_grad()

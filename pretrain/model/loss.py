@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from pretrain.model.cpu.functions import FUSED_DTYPES, CrossEntropy, call
+
 IGNORE_INDEX = -100
 """A label that takes no loss."""
 
@@ -32,37 +34,48 @@ class LossSums:
     nsp_pairs: Tensor
 
 
-def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _sums(logits: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    counted = (labels != IGNORE_INDEX).sum().float()
+    if logits.device.type == "cpu" and logits.dtype in FUSED_DTYPES and logits.grad_fn is not None:
+        loss, correct = call(CrossEntropy, logits, labels, num_classes, IGNORE_INDEX)
+        return loss, correct, counted
+    logits = logits[:, :num_classes]
     # fp32: half precision cannot hold a sum over 30,000 exponentials.
     logits = logits.float()
     loss = cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
     with torch.no_grad():
         correct = (logits.argmax(dim=-1) == labels).sum().float()
-        counted = (labels != IGNORE_INDEX).sum().float()
     return loss, correct, counted
 
 
 def loss_sums(
-    mlm_logits: Tensor, labels: Tensor, nsp_logits: Tensor | None, next_sentence_label: Tensor | None
+    mlm_logits: Tensor,
+    labels: Tensor,
+    nsp_logits: Tensor | None,
+    next_sentence_label: Tensor | None,
+    vocab_size: int | None = None,
 ) -> LossSums:
     """Sum the two cross-entropies of a micro-batch.
 
     A micro-batch where nothing is masked gives 0 with a gradient of 0, never NaN.
 
     Args:
-        mlm_logits: floating (M, V), at the masked positions alone.
+        mlm_logits: floating (M, V), at the masked positions alone; on a CPU their memory is taken for their gradient.
         labels: int64 (M,), the tokens that were there; IGNORE_INDEX takes no loss.
         nsp_logits: floating (P, 2), or None without NSP.
         next_sentence_label: int64 (P,), 0 = B follows A, 1 = random; IGNORE_INDEX takes no loss.
+        vocab_size: columns of mlm_logits beyond are padding; None: there is none.
 
     Returns:
         Sums (not means) and counts.
     """
-    mlm_loss, mlm_correct, mlm_tokens = _sums(mlm_logits, labels)
+    mlm_loss, mlm_correct, mlm_tokens = _sums(
+        mlm_logits, labels, mlm_logits.shape[1] if vocab_size is None else vocab_size
+    )
     if nsp_logits is None or next_sentence_label is None:
         zero = torch.zeros((), device=mlm_loss.device)
         return LossSums(mlm_loss, zero, mlm_correct, mlm_tokens, zero, zero)
-    nsp_loss, nsp_correct, nsp_pairs = _sums(nsp_logits, next_sentence_label)
+    nsp_loss, nsp_correct, nsp_pairs = _sums(nsp_logits, next_sentence_label, nsp_logits.shape[1])
     return LossSums(mlm_loss, nsp_loss, mlm_correct, mlm_tokens, nsp_correct, nsp_pairs)
 
 

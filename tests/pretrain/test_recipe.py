@@ -103,6 +103,7 @@ WRONG_TYPE = {
     "tracking.project": 5,
     "tracking.name": 5,
     "tracking.tensorboard": "false",
+    "tracking.peak_tflops": "989",
 }
 OUT_OF_RANGE = {
     "name": [""],
@@ -129,6 +130,7 @@ OUT_OF_RANGE = {
     "checkpoint.interval_steps": [0],
     "checkpoint.keep_last": [0],
     "tracking.wandb": ["on", "false"],
+    "tracking.peak_tflops": [0, -989.0, float("inf")],
 }
 JUST_INSIDE = {
     "model.max_position_embeddings": [128],
@@ -143,6 +145,7 @@ JUST_INSIDE = {
     "evaluation.interval_steps": [0],
     "checkpoint.keep_last": [1],
     "tracking.wandb": ["auto", "online", "offline", "off"],
+    "tracking.peak_tflops": [0.1, 989],
 }
 
 

@@ -40,10 +40,10 @@ def two_steps(recipe, ds_config: dict, tmp_path: Path) -> list[float]:
     tokenizer = load_tokenizer_info(recipe.tokenizer)
     launch = Launch(recipe, resolved, tmp_path, load_manifest(recipe.shards), tokenizer, None, ONE)
     engine = build_engine(build_model(recipe, tokenizer), resolved)
-    reader = train._reader(launch, "train")
+    reader = train.open_reader(launch, "train")
     losses = []
     for _ in range(2):  # the same batch, so that the loss must fall
-        stream = train._stream(reader, engine, ONE)
+        stream = train.open_stream(reader, engine, ONE)
         micro_batches, _ = stream.batch(Cursor(0, 0))
         total = 0.0
         for micro_batch in micro_batches:

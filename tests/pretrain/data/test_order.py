@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pretrain.data.order import Cursor, by_length, deal, permute, take_batch
 
-WIKIPEDIA = Path(__file__).parents[2] / "data" / "wikipedia_pair_lengths_512.json"
+WIKIPEDIA = Path(__file__).parents[3] / "benchmarks" / "wikipedia_pair_lengths_512.json"
 
 
 @pytest.mark.parametrize("n", [*range(1, 130), 255, 256, 257, 4095, 4096, 4097, 100_003])

@@ -126,3 +126,11 @@ def test_shard_starts(manifest: Manifest) -> None:
     assert starts[0] == 0
     assert starts[-1] == info.tokens
     assert np.diff(starts).tolist() == [shard.tokens for shard in info.shards]
+
+
+def test_spans_outside_of_the_shards_are_refused(corpora: Any, tmp_path: Path) -> None:
+    store = TokenStore(corpora.write(tmp_path, TRAIN), "train")  # shards of 6, 1 and 6 tokens
+    assert len(store.gather(np.array([7, 13]), np.array([6, 0]))) == 6
+    for start, length in ((5, 2), (7, 7), (13, 1), (-1, 1)):
+        with pytest.raises(IndexError, match="a span of tokens that lies in no shard"):
+            store.gather(np.array([start]), np.array([length]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 
 from pretrain.data.masking import num_predictions
 from pretrain.data.reader import PairReader
-from pretrain.data.stream import IGNORE_INDEX, Cursor, MicroBatch, PairStream
+from pretrain.data.stream import IGNORE_INDEX, BatchCounts, Cursor, MicroBatch, PairStream
 from runtime.command import ConfigError
 from tokenization.manifest import Manifest
 
@@ -41,7 +42,9 @@ def reader(corpora: Any, manifest: Manifest) -> PairReader:
     return corpora.reader(manifest)
 
 
-def stream_of(reader: PairReader, rank: int, world_size: int, micro_batch: int, accumulation: int) -> PairStream:
+def stream_of(
+    reader: PairReader, rank: int, world_size: int, micro_batch: int, accumulation: int, **options: Any
+) -> PairStream:
     return PairStream(
         reader=reader,
         train_batch_size=world_size * micro_batch * accumulation,
@@ -49,14 +52,17 @@ def stream_of(reader: PairReader, rank: int, world_size: int, micro_batch: int, 
         gradient_accumulation_steps=accumulation,
         rank=rank,
         world_size=world_size,
+        **options,
     )
 
 
 def pairs_of(batch: MicroBatch) -> list[tuple[Any, ...]]:
     """Each pair of a stream: its masked ids, types, positions, masked places, labels and NSP label."""
     pairs = []
-    for number, (first, last) in enumerate(itertools.pairwise(batch.cu_seqlens.tolist())):
-        chosen = (batch.masked_positions >= first) & (batch.masked_positions < last)
+    ends = batch.cu_seqlens[: len(batch.next_sentence_label) + 1].tolist()
+    is_padding = batch.labels == IGNORE_INDEX
+    for number, (first, last) in enumerate(itertools.pairwise(ends)):
+        chosen = (batch.masked_positions >= first) & (batch.masked_positions < last) & ~is_padding
         pairs.append(
             (
                 tuple(batch.input_ids[0, first:last].tolist()),
@@ -77,9 +83,12 @@ def unmasked(pair: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def all_ranks(reader: PairReader, split: tuple[int, int, int], cursor: Cursor) -> tuple[list[list[MicroBatch]], Cursor]:
+def all_ranks(
+    reader: PairReader, split: tuple[int, int, int], cursor: Cursor, **options: Any
+) -> tuple[list[list[MicroBatch]], Cursor]:
     """The micro-batches of a global batch, by rank."""
-    batches, cursors = zip(*(stream_of(reader, rank, *split).batch(cursor) for rank in range(split[0])), strict=True)
+    streams = (stream_of(reader, rank, *split, **options) for rank in range(split[0]))
+    batches, cursors = zip(*(stream.batch(cursor) for stream in streams), strict=True)
     assert len(set(cursors)) == 1
     return list(batches), cursors[0]
 
@@ -87,11 +96,7 @@ def all_ranks(reader: PairReader, split: tuple[int, int, int], cursor: Cursor) -
 def pairs_in_text(reader: PairReader, epoch: int) -> Counter[tuple[int, ...]]:
     """The unmasked ids of all pairs of an epoch, in the order of the plan, one pair at a time."""
     return Counter(
-        unmasked(
-            pairs_of(MicroBatch(*(array[None] if number < 3 else array for number, array in enumerate(stream)), None))[
-                0
-            ]
-        )
+        unmasked(pairs_of(MicroBatch.of(stream, BatchCounts(0, 1, 0, 0)))[0])
         for stream in (reader.read(np.array([epoch]), np.array([pair])) for pair in range(reader.num_pairs(epoch)))
     )
 
@@ -209,7 +214,7 @@ def test_s3_m6_epochs_ranks_and_seeds_differ(corpora: Any, manifest: Manifest) -
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize("depth", [1, 3])
 def test_prefetching_changes_nothing(reader: PairReader, depth: int) -> None:
     stream = stream_of(reader, 1, 2, 8, 2)
     cursor, expected = Cursor(0, 400), []
@@ -245,6 +250,9 @@ def test_counts_of_the_global_batch(reader: PairReader) -> None:
             assert batch.global_masked_tokens == predictions == num_predictions(lengths, 0.15).sum()
             assert batch.global_pairs == sum(other.num_pairs for other in batches) == 24
             assert batch.global_tokens == sum(other.num_tokens for other in batches) == lengths.sum()
+            assert batch.counts.squared_tokens == sum(length**2 for length in lengths.tolist())
+            assert batch.pair_lengths == np.diff(batch.cu_seqlens).tolist()
+            assert batch.padding_tokens == 0
 
 
 def test_layout_of_a_stream(corpora: Any, reader: PairReader) -> None:
@@ -290,6 +298,78 @@ def test_tensors(reader: PairReader) -> None:
         assert tensor.shape == array.shape
         assert tensor.dtype == (torch.int32 if name == "cu_seqlens" else torch.int64)
         assert np.array_equal(tensor.numpy(), array)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_padding_changes_no_pair(corpora: Any, reader: PairReader, split: tuple[int, int, int]) -> None:
+    vocabulary, cursor = corpora.vocabulary, Cursor(0, 48)
+    plain_ranks, following = all_ranks(reader, split, cursor)
+    padded_ranks, also_following = all_ranks(reader, split, cursor, pad_to_multiple=32, mask_multiple=8)
+    assert also_following == following
+    for plain, padded in zip(itertools.chain(*plain_ranks), itertools.chain(*padded_ranks), strict=True):
+        assert pairs_of(padded) == pairs_of(plain)
+        assert padded.counts == plain.counts
+        assert (padded.num_tokens, padded.num_pairs) == (plain.num_tokens, plain.num_pairs)
+        total, size = plain.num_tokens, padded.input_ids.size
+        assert size == -(-total // 32) * 32
+        assert padded.input_ids.shape == padded.token_type_ids.shape == padded.position_ids.shape == (1, size)
+        assert padded.padding_tokens == size - total
+        assert padded.cu_seqlens.tolist() == [*plain.cu_seqlens.tolist(), size]
+        assert padded.cu_seqlens.dtype == np.int32
+        assert padded.pair_lengths == plain.pair_lengths + [size - total] * (size > total)
+        assert (padded.input_ids[0, total:] == vocabulary.pad_id).all()
+        assert (padded.token_type_ids[0, total:] == 0).all()
+        assert padded.position_ids[0, total:].tolist() == list(range(size - total))
+        count = len(plain.labels)
+        assert len(padded.labels) == len(padded.masked_positions) == -(-count // 8) * 8
+        assert (padded.masked_positions[count:] == 0).all()
+        assert (padded.labels[count:] == IGNORE_INDEX).all()
+
+
+def test_a_stream_that_comes_out_even_has_an_empty_piece(reader: PairReader) -> None:
+    # one pair that is as long as can be, alone in its micro-batch
+    streams = [stream_of(reader, 0, 24, 1, 1, **options) for options in ({}, {"pad_to_multiple": 32})]
+    (plain,), (padded,) = (stream.batch(Cursor())[0] for stream in streams)
+    assert plain.cu_seqlens.tolist() == [0, 32]
+    assert padded.cu_seqlens.tolist() == [0, 32, 32]
+    assert padded.pair_lengths == [32]
+    assert padded.padding_tokens == 0
+
+
+@pytest.mark.timeout(60)
+def test_pages_are_locked_by_the_thread(reader: PairReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
+        threads.append(threading.current_thread().name)
+        return tensor.clone()
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    (plain, *_), _ = stream_of(reader, 0, 1, 8, 2).batch(Cursor())
+    assert plain.page_locked is None
+    assert threads == []
+    with stream_of(reader, 0, 1, 8, 2, pin_memory=True).iterate(Cursor()) as batches:
+        (batch, *_), _ = next(batches)
+        assert tuple(batch.page_locked or ()) == ARRAYS
+        first, second = batch.to_torch("cpu"), batch.to_torch("cpu")
+    assert set(threads) == {"prefetch"}, "not by the one that trains"
+    for name in ARRAYS:
+        assert first[name] is batch.page_locked[name] is second[name]
+        assert np.array_equal(first[name].numpy(), getattr(plain, name))
+    assert first is not second, "a caller may take tensors out"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pad_to_multiple": 0}, "pad_to_multiple = 0: must be 1 to seq_len, 32"),
+        ({"pad_to_multiple": 33}, "pad_to_multiple = 33: must be 1 to seq_len, 32"),
+        ({"mask_multiple": 0}, "mask_multiple = 0: must be 1 or more"),
+    ],
+)
+def test_impossible_multiples_are_refused(reader: PairReader, options: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        stream_of(reader, 0, 1, 8, 1, **options)
 
 
 @pytest.mark.parametrize("build_plans", [True, False])

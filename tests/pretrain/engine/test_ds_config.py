@@ -520,3 +520,15 @@ def test_every_shipped_json_loads_and_resolves(path: Path, world_size: int):
     assert f"zero{zero_stage(resolved)}" in path.stem
     assert ("offload" in path.stem) == ("offload_optimizer" in resolved["zero_optimization"])
     assert max(resolved["zero_optimization"].get(f"{kind}_bucket_size", 0) for kind in ("reduce", "allgather")) <= 5e7
+
+
+@pytest.mark.parametrize(
+    ("stage", "on_cuda", "size"),
+    [(1, False, 5_000_000), (2, False, 5_000_000), (2, True, None), (3, False, None), (0, False, None)],
+)
+def test_buckets_are_small_on_a_cpu(stage: int, on_cuda: bool, size: int | None):
+    """DeepSpeed's own 5e8 elements are 2 GB, taken anew in every step; what the JSON says stays."""
+    zero = _resolve(on_cuda=on_cuda, zero_optimization={"stage": stage})["zero_optimization"]
+    assert zero.get("reduce_bucket_size") == zero.get("allgather_bucket_size") == size
+    given = {"stage": stage, "reduce_bucket_size": 123}
+    assert _resolve(on_cuda=on_cuda, zero_optimization=given)["zero_optimization"]["reduce_bucket_size"] == 123

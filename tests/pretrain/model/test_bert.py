@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from transformers import BertForPreTraining
 
 from pretrain.model.bert import StreamBert, grow_vocabulary, padded_vocab_size
+from pretrain.model.cpu import encoder
 from pretrain.model.loss import loss_sums
 
 LENGTHS = [
@@ -118,16 +119,53 @@ def test_gradient_checkpointing_changes_neither_loss_nor_gradients(bench, dropou
     _assert_same_gradients(checkpointed, gradients)
 
 
-def test_gradient_checkpointing_runs_each_layer_again(bench):
+def test_gradient_checkpointing_runs_each_layer_again(bench, monkeypatch):
     calls = []
     model = bench.model().train()
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    for layer in model.bert.encoder.layer:
-        layer.attention.register_forward_hook(lambda *_: calls.append(1))
+    run_layer = encoder._run_layer
+    monkeypatch.setattr(encoder, "_run_layer", lambda *given: calls.append(1) or run_layer(*given))
     output = bench.run(model, bench.pairs([9, 7]))
     assert len(calls) == 2
     output.mlm_logits.sum().backward()
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+@pytest.mark.parametrize("padding", [0, 5])
+def test_padding_behind_the_pairs_changes_nothing(bench, monkeypatch, padding: int, is_fused: bool):
+    monkeypatch.setattr(encoder, "is_supported", lambda _: is_fused)
+    model, pairs = bench.model().train(), bench.pairs([9, 9, 7])
+    stream = pairs.stream()
+    tail = torch.zeros((1, padding), dtype=torch.long)
+    padded = {name: torch.cat([stream[name], tail], 1) for name in ("input_ids", "token_type_ids")}
+    padded["position_ids"] = torch.cat([stream["position_ids"], torch.arange(padding)[None]], 1)
+    padded["cu_seqlens"] = torch.cat([stream["cu_seqlens"], torch.tensor([25 + padding], dtype=torch.int32)])
+    padded["pair_lengths"] = [9, 9, 7, padding] if padding else [9, 9, 7]
+    results = []
+    for batch in (stream, {**stream, **padded, "num_pairs": 3}):
+        model.zero_grad()
+        output = model(**batch)
+        (output.mlm_logits.square().mean() + output.nsp_logits.square().mean()).backward()
+        results.append((output, _gradients(model)))
+    torch.testing.assert_close(results[1][0].nsp_logits, results[0][0].nsp_logits, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(results[1][0].mlm_logits, results[0][0].mlm_logits, atol=1e-6, rtol=1e-5)
+    _assert_same_gradients(results[1][1], results[0][1])
+
+
+def test_the_layers_called_one_by_one_give_the_same(bench, monkeypatch):
+    """As under ZeRO 3, where a layer's weights are there only while it is called."""
+    results = []
+    for is_fused in (True, False):
+        monkeypatch.setattr(encoder, "is_supported", lambda _, is_fused=is_fused: is_fused)
+        model = bench.model().train()
+        output = bench.run(model, bench.pairs([9, 9, 7, 12]))
+        (output.mlm_logits.square().mean() + output.nsp_logits.square().mean()).backward()
+        results.append((output, _gradients(model)))
+    (fused, gradients), (called, expected) = results
+    torch.testing.assert_close(fused.mlm_logits, called.mlm_logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(fused.nsp_logits, called.nsp_logits, atol=1e-5, rtol=1e-5)
+    _assert_same_gradients(gradients, expected)
 
 
 @pytest.mark.parametrize("kind", ["hidden_dropout_prob", "attention_probs_dropout_prob"])

@@ -1,0 +1,1 @@
+"""What this machine does with a setting, measured in about a minute."""
