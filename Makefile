@@ -18,7 +18,7 @@ demo: $(READY)
 	$(BIN)/python -m demo.run
 
 test: $(READY)
-	$(BIN)/pytest -m "not slow and not gpu"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not gpu"
 
 test-slow: $(READY)
 	$(BIN)/pytest -m "slow and not gpu"

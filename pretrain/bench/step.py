@@ -30,6 +30,7 @@ from pretrain.launch_check import Launch, check_launch
 from pretrain.loop import known_peak, train_step
 from pretrain.metrics import LossMeter, peak_memory_gib
 from pretrain.model.bert import StreamBert
+from pretrain.model.compiling import compile_layers
 from pretrain.recipe import load_recipe
 from runtime.dist import World, max_over_ranks, sum_over_ranks
 
@@ -77,6 +78,7 @@ def prepare(arguments: argparse.Namespace, world: World, scratch: Path) -> Subje
     )
     # Invented words are no vocabulary that weights of another run could belong to.
     model = build_model(launch.recipe, launch.tokenizer, is_resumed=arguments.synthetic)
+    compile_layers(model, launch.compiled)
     # Every process has its own scratch folder, so each plans for itself.
     reader = replace(train.open_reader(launch, TRAIN_SPLIT), build_plans=True)
     return Subject(launch, model, reader, "random tokens" if arguments.synthetic else launch.recipe.shards)
