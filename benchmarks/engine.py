@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig
 
 from benchmarks import harness
+from benchmarks.models import bert_config
 from benchmarks.samples import make_micro_batch, wikipedia_lengths
 from pretrain.data.stream import MicroBatch
 from pretrain.engine.build import build_engine, take_step
@@ -59,16 +59,7 @@ class Case:
     def model(self) -> StreamBert:
         """Return the model with seeded weights, in fp32, without dropout."""
         torch.manual_seed(_SEED)
-        config = BertConfig(
-            vocab_size=self.vocab_size,
-            hidden_size=self.hidden,
-            num_hidden_layers=self.layers,
-            num_attention_heads=max(1, self.hidden // 64),
-            intermediate_size=4 * self.hidden,
-            max_position_embeddings=512,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
+        config = bert_config(self.layers, self.hidden, self.vocab_size, dropout=0.0)
         model = StreamBert(config)
         model.train()
         return model

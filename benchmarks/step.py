@@ -21,6 +21,7 @@ from transformers import BertConfig, BertForPreTraining
 
 from benchmarks import harness
 from benchmarks.codertimo_peer import CodertimoStep
+from benchmarks.models import bert_config
 from benchmarks.samples import make_micro_batch, padded, wikipedia_lengths
 from pretrain.data.stream import MicroBatch
 from pretrain.forward import forward_sums
@@ -56,16 +57,7 @@ class Case:
 
     def config(self, dropout: float) -> BertConfig:
         """Return the stock config."""
-        return BertConfig(
-            vocab_size=VOCAB_SIZE,
-            hidden_size=self.hidden,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.hidden // 64,
-            intermediate_size=4 * self.hidden,
-            max_position_embeddings=512,
-            hidden_dropout_prob=dropout,
-            attention_probs_dropout_prob=dropout,
-        )
+        return bert_config(self.layers, self.hidden, VOCAB_SIZE, dropout)
 
 
 STOCK = "stock"

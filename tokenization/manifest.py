@@ -12,7 +12,7 @@ import numpy as np
 
 from runtime.command import ConfigError
 from runtime.files import read_json, sha256_of, write_json
-from tokenization.indexed import bin_path, idx_bytes, idx_path
+from tokenization.indexed import ShardCounts, bin_path, idx_bytes, idx_path
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "zerobert-shards"
@@ -43,6 +43,12 @@ class ShardInfo:
     bytes: int
     sha256: str
     idx_sha256: str
+
+    @classmethod
+    def of(cls, prefix: Path, counts: ShardCounts) -> ShardInfo:
+        """Return what is to be said of a shard that was just closed; reads both files for their hashes."""
+        files = (bin_path(prefix), idx_path(prefix))
+        return cls(prefix.name, *counts, files[0].stat().st_size, *(sha256_of(path) for path in files))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from datatrove.pipeline.base import PipelineStep
 from runtime.files import read_json, sha256_of, write_json
 from tokenization.documents import Document, Faults, read_piece
 from tokenization.encode import WordPieceEncoder
-from tokenization.indexed import IndexedWriter, bin_path, idx_path
+from tokenization.indexed import IndexedWriter
 from tokenization.job import Job
 from tokenization.manifest import MANIFEST_NAME, SPLITS, ShardInfo
 from tokenization.quality.duplicates import Drops
@@ -215,7 +215,7 @@ class _Writer:
 
     def close(self) -> dict[str, ShardInfo]:
         """Close the shards and return what is in them, by split."""
-        return {split: _close(writer) for split, writer in self._writers.items()}
+        return {split: ShardInfo.of(writer.prefix, writer.close()) for split, writer in self._writers.items()}
 
     def _writer(self, split: str) -> IndexedWriter:
         if split not in self._writers:
@@ -246,17 +246,3 @@ def _batches(texts: Iterator[_Text]) -> Iterator[list[_Text]]:
             batch, chars = [], 0
     if batch:
         yield batch
-
-
-def _close(writer: IndexedWriter) -> ShardInfo:
-    counts = writer.close()
-    prefix = writer.prefix
-    return ShardInfo(
-        name=prefix.name,
-        documents=counts.documents,
-        sentences=counts.sentences,
-        tokens=counts.tokens,
-        bytes=bin_path(prefix).stat().st_size,
-        sha256=sha256_of(bin_path(prefix)),
-        idx_sha256=sha256_of(idx_path(prefix)),
-    )

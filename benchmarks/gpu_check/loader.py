@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gpu_check.stage import Results
+from pretrain.bench.synthetic import write_train_manifest
 from pretrain.data.masking import Vocabulary
 from pretrain.data.order import Cursor
 from pretrain.data.pairing import PairingSettings
 from pretrain.data.reader import TRAIN_SPLIT, PairReader
 from pretrain.data.stream import PairStream
-from runtime.files import sha256_of
-from tokenization.indexed import IndexedWriter, bin_path, idx_path
-from tokenization.manifest import Contents, Manifest, ShardInfo, SplitInfo, load_manifest, write_manifest
+from tokenization.indexed import IndexedWriter
+from tokenization.manifest import Manifest, ShardInfo, load_manifest
 
 SENTENCES, MEDIAN_TOKENS, SIGMA = 25, 21.0, 0.6
 BATCH_PAIRS = {128: 256, 512: 64}
@@ -95,28 +95,5 @@ def write_shards(directory: Path, num_documents: int, vocab_size: int) -> Manife
         ids = draw.integers(len(SPECIALS), vocab_size, int(lengths.sum()), dtype=np.int16)
         writer.add_documents(ids, lengths, np.full(num_documents, SENTENCES))
         counts = writer.close()
-    shard = ShardInfo(
-        name=prefix.name,
-        documents=counts.documents,
-        sentences=counts.sentences,
-        tokens=counts.tokens,
-        bytes=bin_path(prefix).stat().st_size,
-        sha256=sha256_of(bin_path(prefix)),
-        idx_sha256=sha256_of(idx_path(prefix)),
-    )
-    write_manifest(
-        directory,
-        Contents(
-            tokenizer_fingerprint="0" * 64,
-            vocab_size=vocab_size,
-            dtype="int16",
-            splits={"train": SplitInfo.of((shard,)), "validation": SplitInfo.of(())},
-            sources=[],
-            settings={},
-            dropped={},
-            repaired={},
-            places=[],
-            text_bytes=0,
-        ),
-    )
+    write_train_manifest(directory, ShardInfo.of(prefix, counts), "0" * 64, vocab_size, np.int16)
     return load_manifest(directory)

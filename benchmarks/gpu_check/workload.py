@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from transformers import BertConfig
 
+from benchmarks.models import bert_config
 from benchmarks.samples import make_micro_batch, wikipedia_lengths
 from pretrain.data.order import deal
 from pretrain.data.stream import BatchCounts, MicroBatch
@@ -31,16 +32,7 @@ class Shape:
 
     def config(self, vocab_size: int, dropout: float) -> BertConfig:
         """Return the stock config; heads of 64."""
-        return BertConfig(
-            vocab_size=vocab_size,
-            hidden_size=self.hidden,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.hidden // 64,
-            intermediate_size=4 * self.hidden,
-            max_position_embeddings=512,
-            hidden_dropout_prob=dropout,
-            attention_probs_dropout_prob=dropout,
-        )
+        return bert_config(self.layers, self.hidden, vocab_size, dropout)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
 from pretrain.tokenizer import SPECIAL_TOKENS
-from runtime.files import sha256_of
-from tokenization.indexed import IndexedWriter, bin_path, idx_path
+from tokenization.indexed import IndexedWriter
 from tokenization.manifest import Contents, ShardInfo, SplitInfo, tokenizer_fingerprint, write_manifest
 
 VOCAB_SIZE = 30_522
@@ -53,19 +52,27 @@ def write_shards(directory: Path, tokenizer_dir: Path, vocab_size: int, seq_len:
             ids = generator.integers(len(SPECIAL_TOKENS), vocab_size, _SENTENCES * seq_len, dtype=dtype)
             writer.add_documents(ids, np.full(_SENTENCES, seq_len), np.array([_SENTENCES]))
         counts = writer.close()
-    shard = ShardInfo(
-        name=prefix.name,
-        documents=counts.documents,
-        sentences=counts.sentences,
-        tokens=counts.tokens,
-        bytes=bin_path(prefix).stat().st_size,
-        sha256=sha256_of(bin_path(prefix)),
-        idx_sha256=sha256_of(idx_path(prefix)),
+    write_train_manifest(
+        directory, ShardInfo.of(prefix, counts), tokenizer_fingerprint(tokenizer_dir), vocab_size, dtype
     )
+
+
+def write_train_manifest(
+    directory: Path, shard: ShardInfo, fingerprint: str, vocab_size: int, dtype: type[np.int16 | np.int32]
+) -> None:
+    """Write the manifest of one train shard that was made from no text.
+
+    Args:
+        directory: of the shard.
+        shard: the only one.
+        fingerprint: of the tokenizer.
+        vocab_size: tokens of the tokenizer.
+        dtype: of the ids.
+    """
     write_manifest(
         directory,
         Contents(
-            tokenizer_fingerprint=tokenizer_fingerprint(tokenizer_dir),
+            tokenizer_fingerprint=fingerprint,
             vocab_size=vocab_size,
             dtype=np.dtype(dtype).name,
             splits={"train": SplitInfo.of((shard,)), "validation": SplitInfo.of(())},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
@@ -24,9 +23,6 @@ class Prefetcher(Iterator[T], Generic[T]):
 
     An error of the inner iterator is raised where its item would have come. Close it, or use it in a `with`
     block.
-
-    Attributes:
-        waited_seconds: Seconds that the consumer has stood waiting for items so far.
     """
 
     def __init__(self, items: Iterator[T], depth: int) -> None:
@@ -41,7 +37,6 @@ class Prefetcher(Iterator[T], Generic[T]):
         """
         if depth < 1:
             raise ValueError(f"prefetch depth = {depth}: must be 1 or more")
-        self.waited_seconds = 0.0
         self._ready: queue.Queue[T | _End] = queue.Queue(maxsize=depth)
         self._stop = threading.Event()
         # the thread knows the queue and the event, but not this object: so that it ends when nobody holds it
@@ -61,9 +56,7 @@ class Prefetcher(Iterator[T], Generic[T]):
         """
         if self._stop.is_set():
             raise StopIteration
-        start = time.perf_counter()
         item = self._ready.get()
-        self.waited_seconds += time.perf_counter() - start
         if not isinstance(item, _End):
             return item
         self.close()

@@ -15,7 +15,6 @@ from pretrain.audit.figures import Audit
 from pretrain.audit.settings import AuditSettings
 from pretrain.data.pairing import PairingSettings
 from pretrain.tokenizer import load_tokenizer_info
-from runtime.files import sha256_of
 from tokenization.indexed import IndexedWriter
 from tokenization.manifest import (
     Contents,
@@ -111,16 +110,8 @@ def _shard(prefix: Path, corpus: Corpus, dtype: Any) -> ShardInfo:
     with IndexedWriter(prefix, dtype) as writer:
         for document in corpus:
             writer.add_document(document)
-    bin_file, idx_file = prefix.with_suffix(".bin"), prefix.with_suffix(".idx")
-    return ShardInfo(
-        name=prefix.name,
-        documents=len(corpus),
-        sentences=sum(len(document) for document in corpus),
-        tokens=sum(len(sentence) for document in corpus for sentence in document),
-        bytes=bin_file.stat().st_size,
-        sha256=sha256_of(bin_file),
-        idx_sha256=sha256_of(idx_file),
-    )
+        counts = writer.close()
+    return ShardInfo.of(prefix, counts)
 
 
 def write_tokenizer(directory: Path, size: int = VOCAB_SIZE) -> Path:

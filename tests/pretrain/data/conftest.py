@@ -14,7 +14,7 @@ from pretrain.data.masking import Vocabulary
 from pretrain.data.pairing import PairingSettings
 from pretrain.data.reader import PairReader
 from pretrain.data.store import SentenceIndex
-from runtime.files import sha256_of, write_json
+from runtime.files import write_json
 from tokenization.indexed import IndexedWriter
 from tokenization.manifest import Manifest, ShardInfo, SplitInfo, load_manifest
 
@@ -83,16 +83,8 @@ class Corpora:
         with IndexedWriter(prefix, dtype) as writer:
             for document in corpus:
                 writer.add_document(document)
-        path, index_path = prefix.with_suffix(".bin"), prefix.with_suffix(".idx")
-        return ShardInfo(
-            name=prefix.name,
-            documents=len(corpus),
-            sentences=sum(len(document) for document in corpus),
-            tokens=sum(len(sentence) for document in corpus for sentence in document),
-            bytes=path.stat().st_size,
-            sha256=sha256_of(path),
-            idx_sha256=sha256_of(index_path),
-        )
+            counts = writer.close()
+        return ShardInfo.of(prefix, counts)
 
     def index(self, sentence_lengths: Sequence[Sequence[int]]) -> SentenceIndex:
         """Return the index of documents given by their sentences' lengths, without files."""

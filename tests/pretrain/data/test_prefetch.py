@@ -100,20 +100,3 @@ def test_a_busy_thread_is_left_behind(monkeypatch: pytest.MonkeyPatch, caplog: p
 def test_depth_must_be_positive() -> None:
     with pytest.raises(ValueError, match="prefetch depth = 0: must be 1 or more"):
         Prefetcher(iter([1]), 0)
-
-
-def test_the_time_spent_waiting_is_counted() -> None:
-    def slow() -> Iterator[int]:
-        for number in range(3):
-            time.sleep(0.2)
-            yield number
-
-    with Prefetcher(slow(), 1) as items:
-        assert items.waited_seconds == 0.0
-        assert list(items) == [0, 1, 2]
-        # three times 0.2 s, and the last wait, for the end
-        assert 0.5 < items.waited_seconds < 5.0
-    with Prefetcher(slow(), 3) as items:
-        time.sleep(1.0)
-        assert next(items) == 0
-        assert items.waited_seconds < 0.1
