@@ -324,7 +324,8 @@ def _over_rows(kernel: Callable[..., None], *arguments: Any, num_sums: int = 0) 
     if threads == 1:
         work(0)
     else:
-        list(_pool(threads).map(work, range(threads)))
+        # As many as torch has, whatever this call needs: one pool serves all calls.
+        list(_pool(torch.get_num_threads()).map(work, range(threads)))
     return torch.from_numpy(sums.sum(axis=0))
 
 

@@ -19,6 +19,7 @@ from pretrain.model.cpu.functions import (
     Projections,
     TwoUses,
     WordEmbedding,
+    _pool,
 )
 
 TOKENS, WIDTH = 37, 48
@@ -246,3 +247,17 @@ def test_one_table_with_two_uses(dtype):
         out.sum().backward()
         expected = torch.bincount(ids, minlength=9)[:, None].expand(9, 6) if use == 0 else torch.full((9, 6), 2)
         assert torch.equal(table.grad, expected.to(dtype))
+
+
+def test_one_pool_of_threads_serves_matrices_of_all_sizes():
+    """A pool made anew for each number of threads would start threads in every layer."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        _pool.cache_clear()
+        for rows in (300, 400, 1000, 300):  # 2, 3 and 4 shares of 32,768 elements
+            Drop.apply(torch.ones(rows, 256), 0.1)
+        assert _pool.cache_info().misses == 1
+    finally:
+        torch.set_num_threads(threads)
+        _pool.cache_clear()
