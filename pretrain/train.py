@@ -28,6 +28,7 @@ from pretrain.data.reader import TRAIN_SPLIT, PairReader
 from pretrain.data.stream import MicroBatch, PairStream, validation_batches
 from pretrain.engine.build import batch_sizes_of, build_engine, describe_precision
 from pretrain.engine.checkpoint import TrainingState, load_checkpoint
+from pretrain.host_memory import keep_freed_memory
 from pretrain.initial import build_model
 from pretrain.launch_check import Launch, check_launch
 from pretrain.loop import Run, train
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if launch.world.is_rank_zero:
             logger.info("%s: all %d steps are done", launch.run_dir, launch.recipe.training.steps)
         return EXIT_DONE
+    keep_freed_memory()
     # These can still find fault with the input, so they come before anything is written.
     model = build_model(launch.recipe, launch.tokenizer, is_resumed=launch.checkpoint is not None)
     compile_layers(model, launch.compiled)

@@ -160,9 +160,8 @@ def resolve_ds_config(
     _resolve_optimizer(resolved, path)
     _resolve_scheduler(resolved, path, total_steps, warmup_steps)
     _resolve_data_types(resolved)
-    if not on_cuda and zero_stage(resolved) in (1, 2):
-        for key in ("reduce_bucket_size", "allgather_bucket_size"):
-            resolved["zero_optimization"].setdefault(key, CPU_BUCKET_ELEMENTS)
+    if not on_cuda:
+        _fill_for_cpu(resolved)
     _require_number(resolved.setdefault("gradient_clipping", 1.0), "gradient_clipping", path)
     resolved.setdefault("steps_per_print", NEVER_PRINT)
     if resolved.get("gradient_allreduce_op", "mean") != "mean":
@@ -318,6 +317,18 @@ def _resolve_data_types(config: dict[str, Any]) -> None:
     # bf16 has 8 bits: a sum over many micro-steps loses the small ones. DeepSpeed can add up in fp32 from stage 1 on.
     if precision(config) == "bf16" and zero_stage(config) >= 1:
         config.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
+
+
+def _fill_for_cpu(config: dict[str, Any]) -> None:
+    """Fill in what costs the fewest passes over memory, where nothing is written."""
+    stage = zero_stage(config)
+    if stage in (1, 2):
+        for key in ("reduce_bucket_size", "allgather_bucket_size"):
+            config["zero_optimization"].setdefault(key, CPU_BUCKET_ELEMENTS)
+    if stage == 1 and precision(config) == "bf16" and config["data_types"]["grad_accum_dtype"] == "fp32":
+        # Sums in fp32 would be rounded to bf16 to be sent, and bf16 gradients kept until the end of the backward.
+        config.setdefault("communication_data_type", "fp32")
+        config["bf16"].setdefault("immediate_grad_update", True)
 
 
 def _refuse_auto(value: Any, path: str | Path, place: str = "") -> None:

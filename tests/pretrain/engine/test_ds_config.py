@@ -532,3 +532,37 @@ def test_buckets_are_small_on_a_cpu(stage: int, on_cuda: bool, size: int | None)
     assert zero.get("reduce_bucket_size") == zero.get("allgather_bucket_size") == size
     given = {"stage": stage, "reduce_bucket_size": 123}
     assert _resolve(on_cuda=on_cuda, zero_optimization=given)["zero_optimization"]["reduce_bucket_size"] == 123
+
+
+def test_sums_in_fp32_are_sent_in_fp32_on_a_cpu():
+    """ZeRO 1 in bf16: what was added up in fp32 is not rounded to be sent; what the JSON says stays."""
+    zero_1: dict[str, Any] = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}}
+    resolved = _resolve(on_cuda=False, **zero_1)
+    assert resolved["communication_data_type"] == "fp32"
+    assert resolved["bf16"] == {"enabled": True, "immediate_grad_update": True}
+    given = {"communication_data_type": "bf16", "bf16": {"enabled": True, "immediate_grad_update": False}}
+    kept = _resolve(on_cuda=False, **{**zero_1, **given})
+    assert {key: kept[key] for key in given} == given
+
+
+@pytest.mark.parametrize(
+    ("on_cuda", "config"),
+    [
+        (True, {"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}}),
+        (False, {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}),
+        (False, {"bf16": {"enabled": True}}),
+        (False, {"bf16": {"enabled": False}, "zero_optimization": {"stage": 1}}),
+        (
+            False,
+            {
+                "bf16": {"enabled": True},
+                "zero_optimization": {"stage": 1},
+                "data_types": {"grad_accum_dtype": "bf16"},
+            },
+        ),
+    ],
+)
+def test_elsewhere_deepspeed_says_how_gradients_are_sent(on_cuda: bool, config: dict[str, Any]):
+    resolved = _resolve(on_cuda=on_cuda, **config)
+    assert "communication_data_type" not in resolved
+    assert resolved.get("bf16", {}).keys() <= {"enabled"}
