@@ -22,7 +22,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from benchmarks.time_to_loss import CPU, CURVE_FILE, ONE, Curve, Setup
+from benchmarks.curve import Curve
+from benchmarks.time_to_loss import CPU, CURVE_FILE, ONE, Setup
 from pretrain.data.stream import MicroBatch
 from pretrain.evaluate import evaluate
 from pretrain.model.bert import StreamBert, grow_vocabulary

@@ -10,6 +10,7 @@ import torch
 from pretrain.data.stream import MicroBatch
 from pretrain.forward import forward_sums
 from pretrain.metrics import LossMeter
+from pretrain.model.compiling import as_they_are
 
 if TYPE_CHECKING:
     from deepspeed.runtime.engine import DeepSpeedEngine
@@ -30,7 +31,8 @@ def evaluate(engine: DeepSpeedEngine, micro_batches: Iterable[MicroBatch], devic
     """
     meter = LossMeter(device)
     engine.eval()
-    for micro_batch in micro_batches:
-        meter.add(forward_sums(engine, micro_batch, device))
+    with as_they_are(engine):
+        for micro_batch in micro_batches:
+            meter.add(forward_sums(engine, micro_batch, device))
     engine.train()
     return meter.reduce("eval")

@@ -103,6 +103,7 @@ PEAK_FLOPS: Mapping[str, Mapping[torch.dtype, float]] = {
     "H100 PCIe": _peaks(fp32=51.2, fp16=756.5, bf16=756.5),
     "H100 NVL": _peaks(fp32=60, fp16=835.5, bf16=835.5),
     "H100": _peaks(fp32=67, fp16=989.4, bf16=989.4),
+    "H800 PCIe": _peaks(fp32=51.2, fp16=756.5, bf16=756.5),
     "H800": _peaks(fp32=67, fp16=989.4, bf16=989.4),
     "H20": _peaks(fp32=44, fp16=148, bf16=148),
     "A100": _peaks(fp32=19.5, fp16=312, bf16=312),

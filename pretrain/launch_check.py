@@ -72,7 +72,10 @@ def check_launch(arguments: argparse.Namespace, world: World) -> Launch:
     run_dir = Path(arguments.run_dir or recipe.run_dir or f"runs/{recipe.name}")
     checkpoint = _find_resume(arguments.resume, run_dir)
     compiled = resolve_compile(
-        recipe.model.compile, on_cuda=torch.cuda.is_available(), zero_stage=zero_stage(ds_config)
+        recipe.model.compile,
+        on_cuda=torch.cuda.is_available(),
+        zero_stage=zero_stage(ds_config),
+        accumulation=ds_config["gradient_accumulation_steps"],
     )
     launch = Launch(recipe, ds_config, run_dir, manifest, tokenizer, checkpoint, world, compiled)
     if checkpoint is not None:

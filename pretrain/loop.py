@@ -160,7 +160,8 @@ def train_step(
 ) -> Update:
     """Make one optimizer update from this rank's micro-batches; every rank must call.
 
-    Nothing in here waits for the device: numbers stay on it until a log line asks for them.
+    Nothing of ours in here waits for the device: numbers stay on it until a log line asks for them. DeepSpeed's own
+    update does, once or twice, to see whether a gradient overflowed.
 
     Args:
         engine: in training mode.

@@ -69,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if launch.world.is_rank_zero:
             logger.info("%s: all %d steps are done", launch.run_dir, launch.recipe.training.steps)
         return EXIT_DONE
-    keep_freed_memory()
+    if not torch.cuda.is_available():
+        keep_freed_memory()
     # These can still find fault with the input, so they come before anything is written.
     model = build_model(launch.recipe, launch.tokenizer, is_resumed=launch.checkpoint is not None)
     compile_layers(model, launch.compiled)

@@ -1,6 +1,6 @@
-"""What a training step does on one large GPU, in nine minutes, without a network.
+"""What a training step does on one large GPU, in nine minutes, imports included, without a network.
 
-    python -m benchmarks.gpu_check [--scale full|tiny] [--seconds 540] [--json FILE] [--stage NAME ...]
+    python -m benchmarks.gpu_check [--scale full|tiny] [--seconds 510] [--json FILE] [--stage NAME ...]
 
 The most valuable stages come first. Each is a process of its own with a deadline; what it had found when it was cut is
 kept. After each stage its line is printed and the JSON file is whole. The weights are random, the samples made-up ids
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {_PACKAGE}", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--scale", choices=sorted(SCALES), default="full")
-    parser.add_argument("--seconds", type=float, default=540.0, help="for all stages together; default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=510.0, help="for all stages together; default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file, too")
     parser.add_argument("--stage", action="append", metavar="NAME", help="only this one; may be given several times")
     options = parser.parse_args(arguments)

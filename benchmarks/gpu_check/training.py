@@ -60,16 +60,21 @@ class MasterAdamW:
     def step(self) -> None:
         """Make one update."""
         self.take_gradients()
+        self.update()
+
+    def update(self) -> None:
+        """Make one update with the gradients that the masters have."""
         self.adamw.step()
         self.hand_out()
 
     @torch.no_grad()
-    def take_gradients(self) -> None:
-        """Move the model's gradients to the masters, in fp32."""
+    def take_gradients(self, *, adds_up: bool = False) -> None:
+        """Move the model's gradients to the masters, in fp32, or add them to what the masters have."""
         for master in self.masters:
             if master.grad is None:
                 master.grad = torch.empty_like(master)
-        torch._foreach_copy_(_gradients(self.masters), _gradients(self.parameters))
+        move = torch._foreach_add_ if adds_up else torch._foreach_copy_
+        move(_gradients(self.masters), _gradients(self.parameters))
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -188,6 +193,7 @@ def figures(
     steps = len(micro_batches) / accumulation
     flops = model_flops(ModelShape(shape.layers, shape.hidden, 4 * shape.hidden, scale.vocab_size), work) / steps
     seconds = timing.median
+    padding = sum(one.padding_tokens for one in micro_batches)
     on_cuda = torch.cuda.is_available()
     peak = peak_flops(torch.cuda.get_device_name(), torch.bfloat16) if on_cuda else None
     return {
@@ -198,7 +204,7 @@ def figures(
         "tflops": round(flops / seconds / 1e12, 4),
         "mfu": round(flops / seconds / peak, 4) if peak else None,
         "peak_gib": round(timing.peak_bytes / 2**30, 3) if on_cuda else None,
-        "padding_share": round(sum(one.padding_tokens for one in micro_batches) / max(1, work.tokens), 4),
+        "padding_share": round(padding / max(1, work.tokens + padding), 4),
         "first_loss": round(timing.first_loss, 4),
         "last_loss": round(timing.last_loss, 4),
         "warm_up_seconds": round(timing.warm_seconds, 1),

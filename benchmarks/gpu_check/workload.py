@@ -103,9 +103,14 @@ def seq_len_of(kind: str) -> int:
 
 
 def micro_batches(
-    scale: Scale, kind: str, number: int = NUM_MICRO_BATCHES, word_ids: int | None = None
+    scale: Scale,
+    kind: str,
+    number: int = NUM_MICRO_BATCHES,
+    word_ids: int | None = None,
+    *,
+    is_static: bool = False,
 ) -> list[MicroBatch]:
-    """Return micro-batches of one static shape: as many pairs, and padded to as many tokens and predictions.
+    """Return micro-batches of as many pairs each, padded as training pads them: to a few sizes.
 
     Each is a global batch of its own. The pairs are dealt as training deals them.
 
@@ -114,6 +119,7 @@ def micro_batches(
         kind: of lengths.
         number: how many.
         word_ids: ids stay below; default: the scale's.
+        is_static: pad all to the largest: one shape.
     """
     num_pairs = scale.pairs[kind]
     if kind == WIKIPEDIA_512:
@@ -124,9 +130,11 @@ def micro_batches(
         make_micro_batch(lengths[row].tolist(), word_ids or scale.word_ids, seed)
         for seed, row in enumerate(deal(lengths, number))
     ]
-    num_tokens = _multiple(max(one.input_ids.size for one in drawn), TOKEN_MULTIPLE)
-    num_masked = _multiple(max(one.labels.size for one in drawn), MASK_MULTIPLE)
-    padded = [pad(one, num_tokens, num_masked) for one in drawn]
+    tokens = [_multiple(one.input_ids.size, TOKEN_MULTIPLE) for one in drawn]
+    masked = [_multiple(one.labels.size, MASK_MULTIPLE) for one in drawn]
+    if is_static:
+        tokens, masked = [max(tokens)] * number, [max(masked)] * number
+    padded = [pad(one, *sizes) for one, *sizes in zip(drawn, tokens, masked, strict=True)]
     return [one.pinned() for one in padded] if torch.cuda.is_available() else padded
 
 

@@ -11,10 +11,13 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import torch
 
 from pretrain.bench.report import render, report_values
 from pretrain.bench.step import measure, prepare
@@ -70,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     world = world_from_environment(arguments.local_rank)
     if not world.is_rank_zero:
         logging.getLogger("pretrain.data").setLevel(logging.WARNING)  # every rank plans for itself; one says so
-    keep_freed_memory()  # as in training
+    if not torch.cuda.is_available():
+        keep_freed_memory()  # as in training
     with TemporaryDirectory(prefix="zerobert-bench-") as scratch:
         subject = prepare(arguments, world, Path(scratch))
         with process_group(world) as device:
@@ -87,5 +91,5 @@ def _check(arguments: argparse.Namespace) -> None:
     if not (math.isfinite(arguments.seconds) and arguments.seconds > 0):
         raise ConfigError(f"--seconds {arguments.seconds}: must be a number above 0")
     path: Path | None = arguments.json
-    if path is not None and (path.is_dir() or not path.parent.is_dir()):
-        raise ConfigError(f"--json {path}: must be a file in a folder that is there")
+    if path is not None and (path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise ConfigError(f"--json {path}: must be a file in a folder that is there and may be written to")

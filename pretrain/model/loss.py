@@ -62,7 +62,7 @@ def loss_sums(
     Args:
         mlm_logits: floating (M, V), at the masked positions alone; on a CPU their memory is taken for their gradient.
         labels: int64 (M,), the tokens that were there; IGNORE_INDEX takes no loss.
-        nsp_logits: floating (P, 2), or None without NSP.
+        nsp_logits: floating (P, 2), or None without NSP; on a CPU their memory is taken as well.
         next_sentence_label: int64 (P,), 0 = B follows A, 1 = random; IGNORE_INDEX takes no loss.
         vocab_size: columns of mlm_logits beyond are padding; None: there is none.
 

@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from benchmarks.gpu_check import __main__ as command
-from benchmarks.gpu_check import driver
+from benchmarks.gpu_check import driver, peer
 from benchmarks.gpu_check.driver import Outcome, Stage, run_stages
+from benchmarks.gpu_check.engine import compare_losses
+from benchmarks.gpu_check.stage import Results
 from benchmarks.gpu_check.training import Timing, figures, own_counts, predicted_gib, time_steps
 from benchmarks.gpu_check.workload import (
     FULL_128,
@@ -167,8 +169,8 @@ def test_an_unknown_stage_is_named():
 
 
 @pytest.mark.parametrize("kind", [FULL_128, FULL_512, WIKIPEDIA_512])
-def test_micro_batches_have_one_static_shape(kind: str):
-    batches = micro_batches(SCALES["tiny"], kind)
+def test_micro_batches_can_have_one_static_shape(kind: str):
+    batches = micro_batches(SCALES["tiny"], kind, is_static=True)
     first = batches[0]
     assert first.input_ids.size % 128 == 0
     assert first.labels.size % 64 == 0
@@ -180,6 +182,14 @@ def test_micro_batches_have_one_static_shape(kind: str):
         assert batch.cu_seqlens[-1] == batch.input_ids.size
         assert batch.counts.masked_tokens == (batch.labels >= 0).sum()
         assert batch.counts.tokens == batch.num_tokens == batch.input_ids.size - batch.padding_tokens
+
+
+def test_micro_batches_have_few_sizes_as_in_training():
+    batches = micro_batches(SCALES["tiny"], WIKIPEDIA_512, number=8)
+    real = [batch.num_tokens for batch in batches]
+    assert [batch.input_ids.size for batch in batches] == [-(-tokens // 128) * 128 for tokens in real]
+    assert len({batch.input_ids.size for batch in batches}) > 1
+    assert all(batch.labels.size == -(-batch.counts.masked_tokens // 64) * 64 for batch in batches)
 
 
 def test_full_scale_wastes_little():
@@ -247,3 +257,20 @@ def test_a_rehearsal_of_all_stages(tmp_path: Path):
     assert len(stages["ladder"]["results"]) == 8  # seven rungs and the headline
     losses = stages["falling loss"]["results"]["losses"]
     assert losses[-1] < losses[0]
+
+
+def test_no_ratio_of_what_is_not_the_same(monkeypatch, tmp_path: Path):
+    """A gradient that is off, or an engine whose losses are, leaves nothing to compare times of."""
+
+    def off(*_: object) -> None:
+        raise AssertionError("gradients differ")
+
+    monkeypatch.setattr(peer, "compare_gradients", off)
+    monkeypatch.setattr(peer, "time_rows", lambda *_: pytest.fail("was timed"))
+    results = Results(tmp_path / "found.json", SCALES["tiny"], torch.device("cpu"))
+    peer.against_128(results)
+    assert results.faults == ["gradient errors: AssertionError: gradients differ"]
+    assert "ratio" not in results.found
+    with pytest.raises(AssertionError, match="losses differ by"):
+        compare_losses({"first_loss": 7.0, "last_loss": 6.0}, {"first_loss": 7.0, "last_loss": 6.2})
+    assert compare_losses({"first_loss": 7.0, "last_loss": 6.0}, {"first_loss": 7.07, "last_loss": 6.0}) < 0.011

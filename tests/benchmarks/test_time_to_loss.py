@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from benchmarks import fetch, time_to_loss, trainer_peer
+from benchmarks.curve import Curve, check_equal
 from benchmarks.harness import UnequalError
-from benchmarks.time_to_loss import Curve, Setup
+from benchmarks.time_to_loss import Setup
 from pretrain.data.stream import validation_batches
 
 ROOT = Path(__file__).parents[2]
@@ -86,13 +87,24 @@ def test_both_arms_start_from_the_same_weights_and_see_the_same_pairs(setup: Set
 
 def test_the_settings_are_the_same(setup: Setup):
     config = setup.ds_config()
-    assert config["optimizer"]["params"]["betas"] if "betas" in config["optimizer"]["params"] else True
+    assert config["optimizer"]["params"] == {
+        **{"lr": setup.lr, "eps": 1e-8, "weight_decay": 0.01},  # betas: both leave torch's
+        **{"torch_adam": True, "fused": True},
+    }
+    assert config["gradient_clipping"] == 1.0
     assert config["scheduler"]["params"]["total_num_steps"] == 12
     assert config["scheduler"]["params"]["warmup_num_steps"] == 2
     assert sum(batch.num_pairs for batch in setup.validation(setup.reader("validation"))) == 16
     held_out = validation_batches(setup.reader("validation"), micro_batch=8, rank=0, world_size=1, max_pairs=16)
     again = setup.validation(setup.reader("validation"))
     assert all(np.array_equal(a.labels, b.labels) for a, b in zip(held_out, again, strict=True))
+
+
+def test_curves_that_differ_are_refused():
+    ours, near, far = (Curve([(1.0, 7.0), (2.0, second)]) for second in (6.5, 6.6, 6.7))
+    assert check_equal(ours, near) == pytest.approx(0.1)
+    with pytest.raises(UnequalError, match=r"validation losses of zerobert and the peer: .*6\.7"):
+        check_equal(ours, far)
 
 
 COMPARE = """

@@ -91,7 +91,7 @@ def exp32(x: Any) -> Any:
 
 @_compiled
 def normal_cdf(x: Any) -> Any:
-    """Return (P(Z <= x), its derivative) of a standard normal Z, within 1e-7.
+    """Return (P(Z <= x), its derivative) of a standard normal Z, within 3e-7.
 
     Abramowitz and Stegun 1964, formula 7.1.26, for erf(x / sqrt 2); its exponential is the density's.
     """

@@ -30,8 +30,11 @@ from pretrain.model.cpu.functions import (
 def is_supported(model: Any) -> bool:
     """Whether a BertModel can run here: on a CPU, in float32 or bfloat16, with GELU, its weights whole.
 
-    ZeRO stage 3 gathers a layer's weights when the layer is called, so there its layers must be called.
+    ZeRO stage 3 gathers a layer's weights when the layer is called, so there its layers must be called. Autocast, which
+    gives every operator a type of its own, is for the layers of torch.
     """
+    if torch.is_autocast_enabled("cpu"):
+        return False
     weight = model.embeddings.word_embeddings.weight
     is_whole = not hasattr(weight, "ds_id")
     return (

@@ -248,7 +248,7 @@ class CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         """Return the gradient of the logits."""
         (slopes,) = ctx.saved_tensors
-        return slopes.mul_(grad.to(slopes.dtype)), None, None, None
+        return slopes.mul_(grad), None, None, None
 
 
 class _Draws(tuple[Any, ...]):

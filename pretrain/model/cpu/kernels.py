@@ -45,6 +45,17 @@ def _largest(row: Any) -> Any:
 
 
 @_kernel
+def _is_first(row: Any, column: int, largest: Any) -> Any:
+    """Whether a column of a row (n,) is the first that has the row's largest value, as argmax counts."""
+    if row[column] != largest:
+        return False
+    for before in range(column):
+        if row[before] == largest:
+            return False
+    return True
+
+
+@_kernel
 def drop(first: int, last: int, x: Any, out: Any, seed: Any, threshold: Any, scale: Any) -> None:
     """Write dropout of x (R, C) to out; its own backward."""
     for row in range(first, last):
@@ -242,12 +253,12 @@ def cross_entropy(
         for column in range(num_classes):
             line[column] = widen(logits[row, column])
         largest, wanted = _largest(line), line[label]
+        hits[row] = _ONE if _is_first(line, label, largest) else _ZERO
         summed = _ZERO
         for column in range(num_classes):
             line[column] = exp32(line[column] - largest)
             summed += line[column]
         losses[row] = np.log(summed) + largest - wanted
-        hits[row] = _ONE if wanted == largest else _ZERO
         factor = _ONE / summed
         for column in range(num_classes):
             store(logits, row, column, line[column] * factor)

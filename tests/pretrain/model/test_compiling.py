@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from transformers import AttentionInterface
 
 from pretrain.model import cuda_attention
 from pretrain.model.bert import StreamBert
-from pretrain.model.compiling import AUTO, LAYERS, LAYERS_CUDA_GRAPHS, OFF, compile_layers, resolve_compile
+from pretrain.model.compiling import AUTO, LAYERS, LAYERS_CUDA_GRAPHS, OFF, as_they_are, compile_layers, resolve_compile
 from pretrain.model.loss import loss_sums, micro_batch_loss
 from runtime.command import ConfigError
 
@@ -142,7 +144,36 @@ def test_compiling_under_zero_3_is_refused():
         resolve_compile(LAYERS, on_cuda=True, zero_stage=3)
 
 
+def test_graphs_whose_gradients_would_be_overwritten_are_refused():
+    with pytest.raises(ConfigError, match=r"'layers-cudagraphs' with gradient_accumulation_steps = 2 and no ZeRO"):
+        resolve_compile(LAYERS_CUDA_GRAPHS, on_cuda=True, zero_stage=0, accumulation=2)
+    assert resolve_compile(LAYERS_CUDA_GRAPHS, on_cuda=True, zero_stage=0) == LAYERS_CUDA_GRAPHS
+    assert resolve_compile(LAYERS_CUDA_GRAPHS, on_cuda=True, zero_stage=2, accumulation=2) == LAYERS_CUDA_GRAPHS
+
+
 @pytest.mark.parametrize("setting", [LAYERS, LAYERS_CUDA_GRAPHS])
 def test_compiling_without_cuda_is_refused(setting: str):
     with pytest.raises(ConfigError, match=rf"model\.compile = '{setting}': needs CUDA"):
         resolve_compile(setting, on_cuda=False, zero_stage=1)
+
+
+def test_evaluation_runs_compiled_layers_as_they_are(bench, model_of):
+    compiled = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    model = model_of()
+    model.config.hidden_act = "gelu_new"  # the stock layers, which alone are compiled
+    compile_layers(model, LAYERS, backend=backend)
+    stream = bench.pairs([14, 7]).stream()
+    with torch.no_grad(), as_they_are(model):
+        model(**stream)
+    assert not compiled
+    model(**stream)
+    assert compiled
+
+
+def test_without_compiled_layers_nothing_changes(model_of):
+    assert isinstance(as_they_are(model_of()), nullcontext)

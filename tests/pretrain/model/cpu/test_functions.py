@@ -261,3 +261,11 @@ def test_one_pool_of_threads_serves_matrices_of_all_sizes():
     finally:
         torch.set_num_threads(threads)
         _pool.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_of_equal_logits_the_first_counts_as_argmax_has_it(dtype: torch.dtype):
+    logits = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 2.0, 2.0], [0.0, 2.0, 2.0]], dtype=dtype)
+    labels = torch.tensor([0, 1, 1, 2])
+    _, correct = CrossEntropy.apply(logits.clone(), labels, 3, -100)
+    assert correct.item() == (logits.argmax(1) == labels).sum().item() == 2
