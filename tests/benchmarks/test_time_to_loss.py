@@ -38,7 +38,7 @@ def test_the_time_is_read_off_a_line_between_two_evaluations():
 
 def test_evaluations_take_no_time(monkeypatch: pytest.MonkeyPatch):
     now = iter([100.0, 103.0, 150.0, 152.0, 190.0])
-    monkeypatch.setattr(time_to_loss.time, "process_time", lambda: next(now))
+    monkeypatch.setattr("benchmarks.curve.time.process_time", lambda: next(now))
     curve = Curve()
     curve.begin()
     for loss in (9.0, 8.0):
