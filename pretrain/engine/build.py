@@ -53,7 +53,11 @@ def describe_precision(engine: DeepSpeedEngine) -> str:
     """Say in which types the engine computes and adds up gradients."""
     model_dtype, accumulation_dtype = engine.get_data_types()
     names = [str(dtype).removeprefix("torch.") for dtype in (model_dtype, accumulation_dtype)]
-    return f"parameters {names[0]}, gradients added up in {names[1]}, ZeRO stage {engine.zero_optimization_stage()}"
+    autocast = ""
+    if engine.torch_autocast_enabled():
+        autocast = f", operators by autocast in {str(engine.torch_autocast_dtype()).removeprefix('torch.')}"
+    stage = engine.zero_optimization_stage()
+    return f"parameters {names[0]}{autocast}, gradients added up in {names[1]}, ZeRO stage {stage}"
 
 
 def take_step(engine: DeepSpeedEngine) -> Tensor | float | None:

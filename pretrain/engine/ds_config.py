@@ -159,7 +159,7 @@ def resolve_ds_config(
     _check_precision(resolved, path, on_cuda)
     _resolve_optimizer(resolved, path)
     _resolve_scheduler(resolved, path, total_steps, warmup_steps)
-    _resolve_data_types(resolved)
+    _resolve_data_types(resolved, path)
     if not on_cuda:
         _fill_for_cpu(resolved)
     _require_number(resolved.setdefault("gradient_clipping", 1.0), "gradient_clipping", path)
@@ -313,7 +313,13 @@ def _check_warmup(params: dict[str, Any], path: str | Path) -> None:
         )
 
 
-def _resolve_data_types(config: dict[str, Any]) -> None:
+def _resolve_data_types(config: dict[str, Any], path: str | Path) -> None:
+    wanted = config.get("data_types", {}).get("grad_accum_dtype")
+    if zero_stage(config) == 0 and wanted not in (None, precision(config)):
+        raise ConfigError(
+            f"{path}: data_types.grad_accum_dtype = {wanted!r} without ZeRO: DeepSpeed adds up gradients in "
+            f"{precision(config)} there; leave it out, or write zero_optimization.stage = 1"
+        )
     # bf16 has 8 bits: a sum over many micro-steps loses the small ones. DeepSpeed can add up in fp32 from stage 1 on.
     if precision(config) == "bf16" and zero_stage(config) >= 1:
         config.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")

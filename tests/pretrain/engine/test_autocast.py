@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pretrain.engine.build import build_engine, take_step
+from pretrain.engine.build import build_engine, describe_precision, take_step
 from pretrain.engine.ds_config import resolve_ds_config
 from pretrain.model.loss import loss_sums, micro_batch_loss
 from tests.pretrain.engine.test_loss_scale import LABELS, NEXT_SENTENCE_LABEL, STREAM
@@ -23,6 +23,9 @@ def test_a_model_learns_under_autocast(stage: int, tiny_bert):
     }
     resolved = resolve_ds_config(config, path="j.json", world_size=1, total_steps=9, warmup_steps=None, on_cuda=False)
     engine = build_engine(tiny_bert(), resolved)
+    assert describe_precision(engine) == (
+        f"parameters float32, operators by autocast in bfloat16, gradients added up in float32, ZeRO stage {stage}"
+    )
     losses = []
     for _ in range(5):
         output = engine(**STREAM)

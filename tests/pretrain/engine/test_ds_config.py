@@ -235,6 +235,17 @@ def test_p4_bf16_adds_up_in_fp32_where_deepspeed_can(stage: int):
     assert resolved["data_types"] == {"grad_accum_dtype": "fp32"}
 
 
+@pytest.mark.parametrize(("kind", "wanted"), [("bf16", "fp32"), ("fp32", "bf16")], ids=["bf16 in fp32", "fp32 in bf16"])
+def test_p4_without_zero_deepspeed_has_no_other_type(kind: str, wanted: str):
+    message = _refused(**{"bf16": {"enabled": kind == "bf16"}, "data_types": {"grad_accum_dtype": wanted}})
+    assert message == (
+        f"ds.json: data_types.grad_accum_dtype = {wanted!r} without ZeRO: DeepSpeed adds up gradients in {kind} there; "
+        "leave it out, or write zero_optimization.stage = 1"
+    )
+    written = {"grad_accum_dtype": kind}
+    assert _resolve(bf16={"enabled": kind == "bf16"}, data_types=written)["data_types"] == written
+
+
 def test_p4_what_is_written_stays():
     written = {"grad_accum_dtype": "bf16"}
     resolved = _resolve(bf16={"enabled": True}, zero_optimization={"stage": 2}, data_types=written)
