@@ -69,8 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if launch.world.is_rank_zero:
             logger.info("%s: all %d steps are done", launch.run_dir, launch.recipe.training.steps)
         return EXIT_DONE
-    if not torch.cuda.is_available():
-        keep_freed_memory()
     # These can still find fault with the input, so they come before anything is written.
     model = build_model(launch.recipe, launch.tokenizer, is_resumed=launch.checkpoint is not None)
     compile_layers(model, launch.compiled)
@@ -111,6 +109,8 @@ def _run(launch: Launch, model: StreamBert, readers: Mapping[str, PairReader], d
     if launch.checkpoint is not None:
         load_checkpoint(engine, launch.checkpoint)
         state = launch.checkpoint.state
+    if device.type == "cpu":
+        keep_freed_memory()  # of the steps; what starting took has gone back by now
     if world.is_rank_zero:
         _describe(launch, model, describe_precision(engine), state)
     with Tracker(

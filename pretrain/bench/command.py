@@ -17,11 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
-
 from pretrain.bench.report import render, report_values
 from pretrain.bench.step import measure, prepare
-from pretrain.host_memory import keep_freed_memory
 from runtime.command import EXIT_DONE, ConfigError
 from runtime.dist import add_local_rank_argument, process_group, world_from_environment
 from runtime.files import write_json
@@ -73,8 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     world = world_from_environment(arguments.local_rank)
     if not world.is_rank_zero:
         logging.getLogger("pretrain.data").setLevel(logging.WARNING)  # every rank plans for itself; one says so
-    if not torch.cuda.is_available():
-        keep_freed_memory()  # as in training
     with TemporaryDirectory(prefix="zerobert-bench-") as scratch:
         subject = prepare(arguments, world, Path(scratch))
         with process_group(world) as device:

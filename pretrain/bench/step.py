@@ -25,6 +25,7 @@ from pretrain.data.reader import TRAIN_SPLIT, PairReader
 from pretrain.data.stream import Cursor, MicroBatch
 from pretrain.engine.build import batch_sizes_of, build_engine, describe_precision
 from pretrain.flops import ModelShape, WorkCounts
+from pretrain.host_memory import keep_freed_memory
 from pretrain.initial import build_model
 from pretrain.launch_check import Launch, check_launch
 from pretrain.loop import known_peak, train_step
@@ -196,6 +197,8 @@ def measure(subject: Subject, device: torch.device, seconds: float) -> Measures:
     """
     launch = subject.launch
     engine = build_engine(subject.model, launch.ds_config)
+    if device.type == "cpu":
+        keep_freed_memory()  # as in training
     engine.train()
     stream = train.open_stream(subject.reader, engine, launch.world)
     watch = Stopwatch(device)
