@@ -46,7 +46,7 @@ def engine(results: Results) -> None:
         timing = time_steps(make(), device, warm=WARM, timed=TIMED)
         return figures(timing, scale, scale.large, parts, accumulation=len(parts))
 
-    bare = results.attempt("bare loop", partial(measured, partial(bare_step, results, parts)))
+    bare = results.attempt("bare loop", partial(measured, partial(accumulating_step, results, parts)))
     said = []
     with process_group(World(rank=0, local_rank=0, size=1)):
         if device.type == "cpu":
@@ -97,7 +97,7 @@ def _build(results: Results, parts: Sequence[MicroBatch], stage: int, precision:
     return build_engine(model, _config(parts, stage, precision, on_cuda=device.type == "cuda"))
 
 
-def bare_step(results: Results, parts: Sequence[MicroBatch]) -> Callable[[int], Tensor]:
+def accumulating_step(results: Results, parts: Sequence[MicroBatch]) -> Callable[[int], Tensor]:
     """Return a function that makes one update without an engine: sums in fp32, clipped, fused AdamW on the masters."""
     scale, device = results.scale, results.device
     model = our_model(scale, scale.large, device, compiled=best_mode(device))

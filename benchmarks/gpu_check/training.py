@@ -104,21 +104,16 @@ def bare_step(
     micro_batches: Sequence[MicroBatch],
     device: torch.device,
     *,
-    accumulation: int = 1,
     fused: bool = True,
 ) -> Callable[[int], Tensor]:
-    """Return a function that makes update number i and returns its loss: forward, backward, AdamW."""
+    """Return a function that makes update number i, of one micro-batch, and returns its loss."""
     optimizer = MasterAdamW(model, fused=fused)
 
     def step(number: int) -> Tensor:
-        total = torch.zeros((), device=device)
-        for micro_step in range(accumulation):
-            micro_batch = micro_batches[(number * accumulation + micro_step) % len(micro_batches)]
-            loss = loss_of(model, micro_batch, device)
-            loss.backward()
-            total += loss.detach()
+        loss = loss_of(model, micro_batches[number % len(micro_batches)], device)
+        loss.backward()
         optimizer.step()
-        return total
+        return loss.detach()
 
     return step
 
