@@ -13,6 +13,8 @@ from torch.nn.utils import get_total_norm
 
 from pretrain.engine.build_lock import named_build_locks
 from pretrain.engine.ds_config import BATCH_KEYS, BatchSizes
+from pretrain.engine.lamb import Lamb
+from pretrain.engine.lamb_under_zero import describe_partitions
 from pretrain.engine.optim import parameter_groups
 from pretrain.engine.shared_memory import init_deepspeed_distributed
 
@@ -30,11 +32,17 @@ def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine
     Returns:
         The engine, its schedule at step 0: the first update uses lr(0), the second lr(1).
     """
+    lamb, config = _take_lamb(model, config)
     with named_build_locks():
         init_deepspeed_distributed()
         engine, _, _, scheduler = deepspeed.initialize(
-            model=model, model_parameters=parameter_groups(model), config=dict(config)
+            model=model,
+            model_parameters=None if lamb else parameter_groups(model),
+            optimizer=lamb,
+            config=dict(config),
         )
+    if lamb is not None:
+        describe_partitions(engine, lamb)
     if scheduler is not None and hasattr(scheduler, "warmup_num_steps"):
         # DeepSpeed makes two steps of a warmup of one, without a word.
         scheduler.warmup_num_steps = config["scheduler"]["params"]["warmup_num_steps"]
@@ -42,6 +50,16 @@ def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine
         # lr(0) for the first alone.
         scheduler.step()
     return engine
+
+
+def _take_lamb(model: nn.Module, config: Mapping[str, Any]) -> tuple[Lamb | None, Mapping[str, Any]]:
+    """Return our LAMB, where the JSON asks for one, and the JSON without it; DeepSpeed's own is wrong under ZeRO."""
+    optimizer = config["optimizer"]
+    if optimizer["type"].lower() != "lamb":
+        return None, config
+    rest = {key: value for key, value in config.items() if key != "optimizer"}
+    rest |= {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+    return Lamb(parameter_groups(model), **optimizer["params"]), rest
 
 
 def batch_sizes_of(engine: DeepSpeedEngine) -> BatchSizes:

@@ -17,6 +17,7 @@ from deepspeed.runtime.config import DEEPSPEED_OPTIMIZERS
 from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
+from pretrain.engine.lamb import Lamb
 from runtime.command import ConfigError, did_you_mean
 
 DEFINITIONS = {"zero_optimization": DeepSpeedZeroConfig, "fp16": DeepSpeedFP16Config, "bf16": DeepSpeedBF16Config}
@@ -112,11 +113,13 @@ def _activation_faults(config: Mapping[str, Any]) -> list[str]:
 
 def _optimizer_faults(config: Mapping[str, Any]) -> list[str]:
     kind, params = str(config["optimizer"]["type"]), dict(config["optimizer"].get("params", {}))
+    if kind.lower() == "lamb":
+        return _try("optimizer.params", lambda: Lamb([torch.zeros(1, requires_grad=True)], **params))
     known = {*DEEPSPEED_OPTIMIZERS, *(name.lower() for name in MORE_OPTIMIZERS)}
     of_torch: Any = getattr(torch.optim, kind, None)
     is_of_torch = isinstance(of_torch, type) and issubclass(of_torch, torch.optim.Optimizer)
     if kind.lower() not in known and not is_of_torch:
-        hint = did_you_mean(kind, ["AdamW", "Adam", "Lion", "Muon", "SGD", "Adagrad", *MORE_OPTIMIZERS])
+        hint = did_you_mean(kind, ["AdamW", "Adam", "Lamb", "Lion", "Muon", "SGD", "Adagrad", *MORE_OPTIMIZERS])
         return [f"optimizer.type = {kind!r}: neither DeepSpeed nor torch.optim has it{hint}"]
     if kind.lower() in ("adam", "adamw"):
         if not params.pop("torch_adam", False):

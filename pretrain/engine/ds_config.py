@@ -234,11 +234,6 @@ def _resolve_optimizer(config: dict[str, Any], path: str | Path) -> None:
     if not optimizer or "type" not in optimizer:
         raise ConfigError(f'{path}: optimizer.type is missing; for instance {{"type": "AdamW", "params": {{...}}}}')
     kind = str(optimizer["type"])
-    if kind.lower() == "lamb":
-        raise ConfigError(
-            f"{path}: optimizer.type = {kind!r}: DeepSpeed's Lamb computes wrong trust ratios on ZeRO's flat "
-            "partitions; write AdamW"
-        )
     params = optimizer.setdefault("params", {})
     _require_object(params, "optimizer.params", path)
     lr = params.get("lr")
