@@ -5,9 +5,9 @@ You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 min
     u = m_hat / (sqrt(v_hat) + eps) + weight_decay * w
     w = w - lr * clamp(|w| / |u|) * u          with both norms over one parameter
 
-ZeRO gives an optimizer flat partitions: parameters end to end, cut at any element. A plain LAMB takes the norms of those
-and computes ratios that belong to no parameter. This one knows which elements of a partition belong to which parameter
-(`Piece`) and adds up the squares of each parameter's pieces over the ranks, in one all-reduce a call.
+ZeRO gives an optimizer flat partitions: parameters end to end, cut at any element. A plain LAMB takes the norms of
+those and computes ratios that belong to no parameter. This one knows which elements of a partition belong to
+which parameter (`Piece`) and adds up the squares of each parameter's pieces over the ranks, in one all-reduce a call.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Lamb(torch.optim.Optimizer):
             "max_coeff": max_coeff,
             "min_coeff": min_coeff,
         }
-        super().__init__(params, defaults)  # type: ignore[arg-type]
+        super().__init__(params, defaults)
         self._layouts: dict[int, tuple[Tensor, Layout]] = {}
         self._ratios: dict[str, Tensor] = {}
 
@@ -198,13 +198,15 @@ class Lamb(torch.optim.Optimizer):
         return torch.where(is_defined, of_weights / of_updates, 1.0).float()
 
 
-def _check(  # noqa: PLR0913 - the settings of LAMB
+def _check(
     lr: float, betas: Sequence[float], eps: float, weight_decay: float, max_coeff: float, min_coeff: float
 ) -> None:
     for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
         if not value >= 0:
             raise ValueError(f"{name} = {value}: must be at least 0")
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):  # noqa: PLR2004 - two moments
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
         raise ValueError(f"betas = {betas}: must be two numbers from 0 to below 1")
     if not 0 <= min_coeff <= max_coeff:
-        raise ValueError(f"min_coeff = {min_coeff}, max_coeff = {max_coeff}: must be at least 0, and the first no larger")
+        raise ValueError(
+            f"min_coeff = {min_coeff}, max_coeff = {max_coeff}: must be at least 0, and the first no larger"
+        )

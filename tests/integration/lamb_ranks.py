@@ -128,9 +128,7 @@ def trained(stage: int, precision: str) -> tuple[Any, dict[str, Tensor]]:
         return engine, {names[p]: p.detach() for p in engine.module.parameters()}
     if stage == 0:
         masters = zip(engine.optimizer.fp32_groups, engine.optimizer.fp16_groups, strict=True)
-        return engine, {
-            names[p]: master.detach() for group in masters for master, p in zip(*group, strict=True)
-        }
+        return engine, {names[p]: master.detach() for group in masters for master, p in zip(*group, strict=True)}
     return engine, {names[p]: safe_get_full_fp32_param(p) for p in engine.module.parameters()}
 
 

@@ -42,4 +42,4 @@ class PlainLamb:
             ratio = of_weight / of_update if of_weight > 0 and of_update > 0 else 1.0
             ratio = min(max(ratio, self.min_coeff), self.max_coeff)
             self.ratios[name] = ratio
-            weight -= (self.lr * ratio * update).to(weight.dtype)
+            weight.sub_((self.lr * ratio * update).to(weight.dtype))

@@ -10,7 +10,6 @@ import torch
 from deepspeed.utils import safe_get_full_fp32_param
 from transformers import BertConfig
 
-from pretrain.engine import checkpoint as checkpoints
 from pretrain.engine.build import build_engine
 from pretrain.engine.checkpoint import (
     TrainingState,
@@ -20,6 +19,7 @@ from pretrain.engine.checkpoint import (
     load_fp32_weights,
     read_checkpoint,
     save_checkpoint,
+    saving,
 )
 from pretrain.engine.ds_config import resolve_ds_config
 from pretrain.engine.optim import named_groups
@@ -160,7 +160,7 @@ def test_a_save_that_dies_leaves_the_older_one(tmp_path, monkeypatch):
 
     for name in ("write_json", "write_text"):
         with monkeypatch.context() as patch:
-            patch.setattr(checkpoints, name, die)
+            patch.setattr(saving, name, die)
             with pytest.raises(KeyboardInterrupt):
                 save(engine, config, tmp_path, step=2)
         assert find_checkpoint(tmp_path).state.step == 1

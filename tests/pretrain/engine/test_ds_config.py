@@ -281,12 +281,6 @@ def test_an_optimizer_must_be_named(optimizer: Any):
     assert _refused(optimizer=optimizer).startswith("ds.json: optimizer.type is missing; for instance ")
 
 
-@pytest.mark.parametrize("kind", ["Lamb", "lamb", "LAMB"])
-def test_deepspeed_s_lamb_is_refused(kind: str):
-    message = _refused(optimizer={"type": kind, "params": {"lr": 1e-3}})
-    assert message.startswith(f"ds.json: optimizer.type = {kind!r}: DeepSpeed's Lamb computes wrong trust ratios")
-
-
 @pytest.mark.parametrize("params", [[], "lr", None])
 def test_optimizer_params_that_are_no_object(params: Any):
     message = _refused(optimizer={"type": "AdamW", "params": params})

@@ -1,0 +1,29 @@
+"""Checkpoints: DeepSpeed's own files, a list of them that is written last, and the way back to fp32 weights.
+
+A checkpoint is `checkpoints/step_00012000/`: what `engine.save_checkpoint` writes, and `checkpoint.json`, written
+when all else is there. `checkpoints/latest` names the newest; it is replaced atomically after that. So a checkpoint
+is either whole, or nothing points to it.
+"""
+
+from pretrain.engine.checkpoint.folder import (
+    CHECKPOINTS_DIR,
+    Checkpoint,
+    TrainingState,
+    find_checkpoint,
+    read_checkpoint,
+)
+from pretrain.engine.checkpoint.loading import check_resumable, load_checkpoint
+from pretrain.engine.checkpoint.saving import save_checkpoint
+from pretrain.engine.checkpoint.weights import load_fp32_weights
+
+__all__ = [
+    "CHECKPOINTS_DIR",
+    "Checkpoint",
+    "TrainingState",
+    "check_resumable",
+    "find_checkpoint",
+    "load_checkpoint",
+    "load_fp32_weights",
+    "read_checkpoint",
+    "save_checkpoint",
+]
