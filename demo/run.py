@@ -53,8 +53,8 @@ def main() -> int:
     HOME.mkdir(parents=True, exist_ok=True)
     recipe = load_recipe(RECIPE)
     seconds = {
-        "tokenizer": _unless_there(Path(recipe.tokenizer), _make_tokenizer),
-        "shard": _unless_there(Path(recipe.shards), _make_shards),
+        "tokenizer": _unless_there(Path(recipe.tokenizer), make_tokenizer),
+        "shard": _unless_there(Path(recipe.shards), make_shards),
         "pretrain": _run(_pretrain_command()),
         "export": _run(["zerobert", "export", str(recipe.run_dir), "--to", str(MODEL)]),
     }
@@ -66,11 +66,13 @@ def main() -> int:
     return 0
 
 
-def _make_tokenizer(to: Path) -> list[str]:
+def make_tokenizer(to: Path) -> list[str]:
+    """Return the command that makes the demo's tokenizer."""
     return ["zerobert", "tokenizer", "--input", CORPUS, "--output", str(to), "--vocab-size", str(VOCAB_SIZE)]
 
 
-def _make_shards(to: Path) -> list[str]:
+def make_shards(to: Path) -> list[str]:
+    """Return the command that makes the demo's shards."""
     tokenizer = load_recipe(RECIPE).tokenizer
     command = ["zerobert", "shard", "--input", CORPUS, "--tokenizer", tokenizer, "--output", str(to)]
     return [*command, "--workers", "2", "--validation-share", "0.03"]
