@@ -21,7 +21,13 @@ from pathlib import Path
 
 from runtime.command import ConfigError
 
-PEERS = {"accelerate": "1.15.0", "bert-pytorch": "0.0.1a4", "bert-tensorflow": "1.0.4", "lddl": "0.1.0"}
+PEERS = {
+    "accelerate": "1.15.0",
+    "bert-pytorch": "0.0.1a4",
+    "bert-tensorflow": "1.0.4",
+    "lddl": "0.1.0",
+    "pytorch-lamb": "1.0.0",
+}
 """Packages of PyPI that are measured against, or that a peer needs; bert-tensorflow's module is `bert`."""
 _TIME_LIMIT_SECONDS = 300
 _PIP = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries", "1", "--timeout", "30")
