@@ -21,6 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pretrain.engine import lamb_cpu
+
 _NO_CORRECTION = math.inf
 """The step for which 1 - beta^step is 1."""
 
@@ -130,7 +132,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update every tensor that has a gradient; every rank of its layout's group must call."""
+        """Update every tensor that has a gradient, using it up; every rank of its layout's group must call."""
         loss = None if closure is None else closure()
         for group in self.param_groups:
             for tensor in group["params"]:
@@ -139,29 +141,66 @@ class Lamb(torch.optim.Optimizer):
         return loss
 
     def _update(self, tensor: Tensor, group: Mapping[str, Any]) -> None:
+        _, layout = self._layouts.get(id(tensor), (tensor, whole("", tensor)))
+        update = self._update_on_cpu if lamb_cpu.can_take(tensor) else self._update_by_torch
+        ratios = update(tensor, group, layout)
+        self._ratios |= {name: ratio for name, ratio in zip(layout.names, ratios.unbind(), strict=True) if name}
+
+    def _update_on_cpu(self, tensor: Tensor, group: Mapping[str, Any], layout: Layout) -> Tensor:
+        """Update in two compiled passes, which use the gradient up; return the ratios."""
+        state, squares = self._state_of(tensor), torch.zeros(2, len(layout.names), dtype=torch.float64)
+        step = float(state["step"])
+        first, second = (1 - beta**step if group["bias_correction"] else 1.0 for beta in group["betas"])
+        assert tensor.grad is not None
+        flat = [of.view(-1) for of in (tensor.grad, state["exp_avg"], state["exp_avg_sq"], tensor)]
+        pieces = [[of.narrow(0, piece.start, piece.length) for of in flat] for piece in layout.pieces]
+        for piece, (gradient, mean, square, weight) in zip(layout.pieces, pieces, strict=True):
+            squares[:, piece.parameter] += lamb_cpu.move(
+                gradient,
+                mean,
+                square,
+                weight,
+                betas=group["betas"],
+                corrections=(first, second),
+                eps=group["eps"],
+                weight_decay=group["weight_decay"],
+            )
+        ratios = _ratios_of(squares, layout, group)
+        for piece, (update, _, _, weight) in zip(layout.pieces, pieces, strict=True):
+            lamb_cpu.apply(weight, update, group["lr"] * float(ratios[piece.parameter]))
+        return ratios
+
+    def _update_by_torch(self, tensor: Tensor, group: Mapping[str, Any], layout: Layout) -> Tensor:
         update = self._adam(tensor, group)
         if group["weight_decay"]:
             update.add_(tensor, alpha=-group["weight_decay"])
-        _, layout = self._layouts.get(id(tensor), (tensor, whole("", tensor)))
-        flat_update, flat = update.view(-1), tensor.view(-1)
         updates, weights = (
-            [of.narrow(0, piece.start, piece.length) for piece in layout.pieces] for of in (flat_update, flat)
+            [of.view(-1).narrow(0, piece.start, piece.length) for piece in layout.pieces] for of in (update, tensor)
         )
-        ratios = self._ratios_of(layout, weights, updates).clamp(group["min_coeff"], group["max_coeff"])
-        self._ratios |= {name: ratio for name, ratio in zip(layout.names, ratios.unbind(), strict=True) if name}
-        by_piece = [ratios[piece.parameter] for piece in layout.pieces]
+        squares = torch.zeros(2, len(layout.names), dtype=torch.float64, device=tensor.device)
+        if weights:
+            numbers = torch.tensor([piece.parameter for piece in layout.pieces], device=tensor.device)
+            for row, tensors in zip(squares, (weights, updates), strict=True):
+                row.index_add_(0, numbers, torch.stack(torch._foreach_norm(tensors)).double().square())
+        ratios = _ratios_of(squares, layout, group)
         if updates:
-            torch._foreach_mul_(updates, by_piece)
+            torch._foreach_mul_(updates, [ratios[piece.parameter] for piece in layout.pieces])
             torch._foreach_add_(weights, updates, alpha=group["lr"])
+        return ratios
 
-    def _adam(self, tensor: Tensor, group: Mapping[str, Any]) -> Tensor:
-        """Move the moments and return -m_hat / (sqrt(v_hat) + eps): Adam's step on zeros with a rate of 1."""
-        state = self.state[tensor]
+    def _state_of(self, tensor: Tensor) -> dict[str, Any]:
+        """Return a tensor's moments and count, made at its first step, after counting one step more."""
+        state: dict[str, Any] = self.state[tensor]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=tensor.device)
             state["exp_avg"] = torch.zeros_like(tensor)
             state["exp_avg_sq"] = torch.zeros_like(tensor)
         state["step"] += 1
+        return state
+
+    def _adam(self, tensor: Tensor, group: Mapping[str, Any]) -> Tensor:
+        """Move the moments and return -m_hat / (sqrt(v_hat) + eps): Adam's step on zeros with a rate of 1."""
+        state = self._state_of(tensor)
         step = state["step"] if group["bias_correction"] else torch.full_like(state["step"], _NO_CORRECTION)
         update = torch.zeros_like(tensor, requires_grad=False)
         torch._fused_adamw_(
@@ -181,21 +220,21 @@ class Lamb(torch.optim.Optimizer):
         )
         return update
 
-    @staticmethod
-    def _ratios_of(layout: Layout, weights: list[Tensor], updates: list[Tensor]) -> Tensor:
-        """Return |w| / |u| of every parameter of a layout, float32; 1 where either is 0."""
-        device = weights[0].device if weights else "cpu"
-        squares = torch.zeros(2, len(layout.names), dtype=torch.float64, device=device)
-        if weights:
-            numbers = torch.tensor([piece.parameter for piece in layout.pieces], device=device)
-            for row, tensors in zip(squares, (weights, updates), strict=True):
-                norms = torch.stack(torch._foreach_norm(tensors))
-                row.index_add_(0, numbers, norms.double().square())
-        if layout.process_group is not None:
-            dist.all_reduce(squares, group=layout.process_group)
-        of_weights, of_updates = squares.sqrt()
-        is_defined = (of_weights > 0) & (of_updates > 0)
-        return torch.where(is_defined, of_weights / of_updates, 1.0).float()
+
+def _ratios_of(squares: Tensor, layout: Layout, group: Mapping[str, Any]) -> Tensor:
+    """Return |w| / |u| of every parameter of a layout within its bounds, float32; 1 where either is 0.
+
+    Args:
+        squares: float64 (2, parameters): of this rank's weights and updates; becomes that of all ranks.
+        layout: every rank of its group must call.
+        group: has the bounds.
+    """
+    if layout.process_group is not None:
+        dist.all_reduce(squares, group=layout.process_group)
+    of_weights, of_updates = squares.sqrt()
+    is_zero = (of_weights == 0) | (of_updates == 0)  # NaN is neither
+    ratios = torch.where(is_zero, 1.0, of_weights / of_updates)
+    return ratios.clamp(group["min_coeff"], group["max_coeff"]).float()
 
 
 def _check(

@@ -150,6 +150,33 @@ def test_a_rank_with_nothing_but_padding_takes_part(monkeypatch):
     assert part.tolist() == [0.0] * 4
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("size", [1, 4096, 4097, 20_000])
+def test_compiled_passes_equal_torch_s_for_any_size_and_threads(monkeypatch, size: int, threads: int):
+    """And whatever the number of threads, the same bits."""
+
+    def updated(by_torch: bool, threads: int) -> Tensor:
+        generator = torch.Generator().manual_seed(size)
+        weight = torch.randn(size, generator=generator)
+        lamb = Lamb([weight], lr=0.01, weight_decay=0.1)
+        monkeypatch.setattr("torch.get_num_threads", lambda: threads)
+        for _ in range(3):
+            weight.grad = torch.randn(size, generator=generator)
+            with monkeypatch.context() as patch:
+                if by_torch:
+                    patch.setattr("pretrain.engine.lamb_cpu.can_take", lambda _: False)
+                lamb.step()
+        return weight
+
+    torch.testing.assert_close(updated(False, threads), updated(True, threads), rtol=1e-6, atol=1e-6)
+    assert torch.equal(updated(False, threads), updated(False, 1))
+
+
+def test_nan_stays_nan():
+    weights, _ = stepped([3.0, 4.0], [float("nan"), 1.0], lr=0.1)
+    assert weights.isnan().all()
+
+
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=8), size=st.integers(1, 40))
 def test_slices_hold_every_element_once_in_its_place(lengths: list[int], size: int):
     owners = [(number, at) for number, length in enumerate(lengths) for at in range(length)]
