@@ -12,6 +12,7 @@ COMMANDS = {
     "shard": ("tokenization.shard", "text -> token shards with a manifest"),
     "audit": ("pretrain.audit.command", "what is in shards, and what is wrong with them"),
     "bench": ("pretrain.bench.command", "what this machine does with a setting, in a minute"),
+    "checkpoint": ("pretrain.checkpoint_command", "list, verify and remove the checkpoints of a run"),
     "export": ("pretrain.export", "checkpoint -> stock Hugging Face BERT, with proof"),
 }
 PRETRAIN = "deepspeed --num_gpus 2 --module pretrain.train --recipe recipes/demo.toml --deepspeed_config JSON"

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from tokenizers import Tokenizer
@@ -22,7 +21,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, BertForPreTraining
 from transformers.utils.logging import disable_progress_bar
 
-from pretrain.engine.checkpoint import Checkpoint, find_checkpoint, load_fp32_weights
+from pretrain.engine.checkpoint import Checkpoint, damage, find_checkpoint, load_fp32_weights
 from pretrain.initial import bert_config
 from pretrain.model.bert import StreamBert, grow_vocabulary
 from pretrain.model_card import model_card
@@ -132,12 +131,10 @@ def _trained_model(checkpoint: Checkpoint, tokenizer: TokenizerInfo) -> StreamBe
     recipe = parse_recipe(checkpoint.recipe, str(checkpoint.path))
     model = StreamBert(bert_config(recipe, tokenizer), tokenizer.size)
     model.eval()
-    try:
-        state = load_fp32_weights(checkpoint, model)
-    except (UnpicklingError, RuntimeError, EOFError) as error:
-        raise ConfigError(
-            f"{checkpoint.path}: a file of this checkpoint is damaged ({error}); --step takes an older one"
-        ) from None
+    faults = damage(checkpoint)
+    if faults:
+        raise ConfigError("\n".join([*faults, "--step takes an older one"]))
+    state = load_fp32_weights(checkpoint, model)
     _check_keys(set(state), set(model.state_dict()), str(checkpoint.path))
     model.load_state_dict(state)
     return model

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pretrain.engine.checkpoint import Checkpoint, check_resumable, find_checkpoint
+from pretrain.engine.checkpoint import Checkpoint, check_resumable, find_checkpoint, newest_readable
 from pretrain.engine.ds_config import checkpoints_activations, load_ds_config, resolve_ds_config, zero_stage
 from pretrain.model.compiling import resolve_compile
 from pretrain.recipe import Recipe, load_recipe
@@ -123,14 +123,14 @@ def _find_resume(resume: str, run_dir: Path) -> Checkpoint | None:
         wanted = find_checkpoint(Path(resume))
         if wanted is None:
             raise ConfigError(f"--resume {resume}: there is no checkpoint to resume from")
-        there = find_checkpoint(run_dir)
+        there = newest_readable(run_dir)
         if there is not None and there.path.resolve() != wanted.path.resolve():
             raise ConfigError(
                 f"--resume {resume}: {run_dir} holds a run at step {there.state.step} already: "
                 "go on from another checkpoint in a new --run-dir"
             )
         return wanted
-    found = find_checkpoint(run_dir)
+    found = newest_readable(run_dir)
     if resume == "none" and found is not None:
         raise ConfigError(
             f"--resume none: {run_dir} holds a run at step {found.state.step}: "

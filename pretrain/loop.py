@@ -16,7 +16,7 @@ from torch import Tensor
 from pretrain.data.order import Cursor
 from pretrain.data.stream import MicroBatch, PairStream
 from pretrain.engine.build import take_step
-from pretrain.engine.checkpoint import TrainingState, save_checkpoint
+from pretrain.engine.checkpoint import Retention, TrainingState, save_checkpoint
 from pretrain.evaluate import evaluate
 from pretrain.flops import ModelShape, WorkCounts, peak_flops
 from pretrain.forward import forward_sums
@@ -264,7 +264,7 @@ def _save(run: Run, state: TrainingState) -> None:
         recipe=run.recipe.model_dump(mode="json"),
         ds_config=run.ds_config,
         fingerprints=run.fingerprints,
-        keep_last=run.recipe.checkpoint.keep_last,
+        retention=Retention(run.recipe.checkpoint.keep_last, run.recipe.checkpoint.milestone_interval_steps),
     )
     if run.world.is_rank_zero:
         logger.info("step %d  saved %s", state.step, path)

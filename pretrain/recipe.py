@@ -99,6 +99,10 @@ class CheckpointSettings(_Settings):
 
     interval_steps: int = Field(1000, ge=1, description="save every so many steps; the last step is always saved")
     keep_last: int = Field(3, ge=1, description="newest checkpoints kept")
+    milestone_interval_steps: int = Field(0, ge=0, description="those of every so many steps stay for good; 0: none")
+    asynchronous: bool = Field(
+        False, description="write checkpoints while training goes on; takes host memory for a copy of what a rank saves"
+    )
 
 
 class TrackingSettings(_Settings):

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import BertConfig
 
 from pretrain.engine.build import build_engine, take_step
-from pretrain.engine.checkpoint import TrainingState, find_checkpoint, load_checkpoint, save_checkpoint
+from pretrain.engine.checkpoint import Retention, TrainingState, find_checkpoint, load_checkpoint, save_checkpoint
 from pretrain.engine.ds_config import resolve_ds_config
 from pretrain.model.bert import StreamBert
 from pretrain.model.loss import loss_sums, micro_batch_loss
@@ -152,7 +152,7 @@ def resumed(stage: int, precision: str, folder: Path) -> dict[str, Tensor]:
         recipe={},
         ds_config=settings,
         fingerprints={},
-        keep_last=1,
+        retention=Retention(1),
     )
     engine = build_engine(bert(), settings)
     checkpoint = find_checkpoint(folder)

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, BertForPreTraining
 
 from pretrain import export
 from pretrain.engine.build import build_engine
-from pretrain.engine.checkpoint import TrainingState, save_checkpoint
+from pretrain.engine.checkpoint import Retention, TrainingState, save_checkpoint
 from pretrain.engine.ds_config import resolve_ds_config
 from pretrain.initial import build_model
 from pretrain.recipe import Recipe, load_recipe
@@ -54,7 +54,7 @@ def run_dir(recipe, tmp_path_factory) -> Path:
         recipe=recipe.model_dump(mode="json"),
         ds_config=config,
         fingerprints={"tokenizer": tokenizer.fingerprint, "shards": "s"},
-        keep_last=1,
+        retention=Retention(1),
     )
     return path
 
@@ -179,7 +179,10 @@ def test_a_damaged_file_of_the_right_size(run_dir, tmp_path):
     shutil.copytree(run_dir, damaged)
     weights = damaged / "checkpoints" / "step_00000001" / "mp_rank_00_model_states.pt"
     weights.write_bytes(bytes(weights.stat().st_size))
-    with pytest.raises(ConfigError, match=r"a file of this checkpoint is damaged .*--step takes an older one"):
+    with pytest.raises(
+        ConfigError,
+        match=r"model_states.pt: its sha256 is not that of checkpoint.json: .*damaged\n--step takes an older one",
+    ):
         export.export(damaged, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 

@@ -13,7 +13,9 @@ CHECKPOINTS_DIR = "checkpoints"
 CHECKPOINT_FILE = "checkpoint.json"
 LATEST_FILE = "latest"
 CLIENT_STATE_KEY = "zerobert"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1 had the files' sizes alone; it is still read."""
+BROKEN_PREFIX = "broken_"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Checkpoint:
     ds_config: dict[str, Any]
     fingerprints: dict[str, str] = field(default_factory=dict)
     """sha256 of the tokenizer and of the shards' manifest."""
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By name: bytes, and sha256 from version 2 on."""
 
     @property
     def tag(self) -> str:
@@ -62,8 +66,12 @@ def whole_tags(root: Path) -> list[str]:
     return sorted(path.parent.name for path in root.glob(f"step_{'[0-9]' * 8}/{CHECKPOINT_FILE}"))
 
 
+class DamagedError(ConfigError):
+    """A checkpoint is not as it was saved."""
+
+
 def find_checkpoint(run_dir: Path, step: int | None = None) -> Checkpoint | None:
-    """Find the checkpoint of a run to go on from.
+    """Find the checkpoint of a run to go on from, by its list and the sizes of its files.
 
     Args:
         run_dir: a run's folder, or one checkpoint's.
@@ -73,7 +81,8 @@ def find_checkpoint(run_dir: Path, step: int | None = None) -> Checkpoint | None
         None where the run has none (no step asked for).
 
     Raises:
-        ConfigError: the step is not there, or the checkpoint is not whole.
+        ConfigError: the step is not there.
+        DamagedError: the checkpoint is not whole.
     """
     if (run_dir / CHECKPOINT_FILE).is_file():
         if step not in (None, int(run_dir.name[5:])):
@@ -85,31 +94,50 @@ def find_checkpoint(run_dir: Path, step: int | None = None) -> Checkpoint | None
             there = ", ".join(str(int(tag[5:])) for tag in whole_tags(root)) or "none"
             raise ConfigError(f"{run_dir}: no checkpoint of step {step}; there are: {there}")
         return read_checkpoint(root / tag_of(step))
-    latest = root / LATEST_FILE
-    if not latest.is_file():
-        return None
-    return read_checkpoint(root / latest.read_text(encoding="utf-8").strip())
+    tags = candidates(run_dir)
+    return read_checkpoint(root / tags[0]) if tags else None
+
+
+def candidates(run_dir: Path) -> list[str]:
+    """Return the tags that a run can go on from, the newest first: `latest`, and those of earlier steps."""
+    root = run_dir / CHECKPOINTS_DIR
+    tags = whole_tags(root)[::-1]
+    try:
+        latest = (root / LATEST_FILE).read_text(encoding="utf-8").strip()
+    except OSError:
+        return tags  # a first save that was cut short just before `latest`, or `latest` is lost
+    return [latest, *(tag for tag in tags if tag < latest)] if (root / latest).is_dir() and latest else tags
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint's list and hold it against the files there.
 
     Raises:
-        ConfigError: no list (the save was cut short), another format, a file missing or of another size.
+        DamagedError: no list (the save was cut short), another format, a file missing or of another size.
     """
     listing = path / CHECKPOINT_FILE
     if not listing.is_file():
-        raise ConfigError(f"{path}: not a whole checkpoint: {CHECKPOINT_FILE} is missing, its save was cut short")
-    content = read_json(listing)
-    if content.get("format") != "zerobert-checkpoint" or content.get("version") != FORMAT_VERSION:
-        raise ConfigError(f"{listing}: not a checkpoint list of version {FORMAT_VERSION}")
-    for name, size in content["files"].items():
+        raise DamagedError(f"{path}: not a whole checkpoint: {CHECKPOINT_FILE} is missing, its save was cut short")
+    try:
+        content = read_json(listing)
+    except ConfigError as error:
+        raise DamagedError(str(error)) from None
+    if (
+        not isinstance(content, dict)
+        or content.get("format") != "zerobert-checkpoint"
+        or content.get("version") not in (1, FORMAT_VERSION)
+    ):
+        raise DamagedError(f"{listing}: not a checkpoint list of version 1 or {FORMAT_VERSION}")
+    files = {
+        name: {"bytes": entry} if isinstance(entry, int) else dict(entry) for name, entry in content["files"].items()
+    }
+    for name, entry in files.items():
         file = path / name
         actual = file.stat().st_size if file.is_file() else None
-        if actual != size:
+        if actual != entry["bytes"]:
             found = "missing" if actual is None else f"{actual} bytes long"
-            raise ConfigError(
-                f"{file}: {found}, {CHECKPOINT_FILE} says {size} bytes: the checkpoint is damaged; "
+            raise DamagedError(
+                f"{file}: {found}, {CHECKPOINT_FILE} says {entry['bytes']} bytes: the checkpoint is damaged; "
                 "name an older one: --resume PATH, or --step of export"
             )
     return Checkpoint(
@@ -119,4 +147,29 @@ def read_checkpoint(path: Path) -> Checkpoint:
         recipe=content["recipe"],
         ds_config=content["ds_config"],
         fingerprints=content["fingerprints"],
+        files=files,
     )
+
+
+def damage(checkpoint: Checkpoint, part: int = 0, num_parts: int = 1) -> list[str]:
+    """Read files of a checkpoint in full and hold them against their sha256.
+
+    Args:
+        checkpoint: whole by its sizes.
+        part: which share of the files, from 0.
+        num_parts: how many shares there are.
+
+    Returns:
+        File and reason of each that is not as it was saved.
+    """
+    faults = []
+    for name, entry in sorted(checkpoint.files.items())[part::num_parts]:
+        file = checkpoint.path / name
+        try:
+            if "sha256" in entry and sha256_of(file) != entry["sha256"]:
+                faults.append(
+                    f"{file}: its sha256 is not the one that {CHECKPOINT_FILE} has: the checkpoint is damaged"
+                )
+        except OSError as error:
+            faults.append(f"{file}: {error.strerror}")
+    return faults

@@ -9,6 +9,7 @@ from typing import Any
 from deepspeed.runtime.engine import DeepSpeedEngine
 
 from pretrain.engine.checkpoint.folder import CLIENT_STATE_KEY, Checkpoint
+from pretrain.engine.checkpoint.pickles import CheckpointFiles, only_safe_pickles
 from pretrain.engine.ds_config import precision, zero_stage
 from runtime.command import ConfigError
 
@@ -52,7 +53,9 @@ def load_checkpoint(engine: DeepSpeedEngine, checkpoint: Checkpoint) -> None:
     Raises:
         RuntimeError: DeepSpeed loaded nothing, or a file that belongs to another step.
     """
-    path, client_state = engine.load_checkpoint(str(checkpoint.path.parent), tag=checkpoint.tag)
+    engine.checkpoint_engine = CheckpointFiles()
+    with only_safe_pickles():
+        path, client_state = engine.load_checkpoint(str(checkpoint.path.parent), tag=checkpoint.tag)
     if path is None or client_state.get(CLIENT_STATE_KEY) != asdict(checkpoint.state):
         raise RuntimeError(f"{checkpoint.path}: DeepSpeed could not load it")
     schedule = engine.lr_scheduler

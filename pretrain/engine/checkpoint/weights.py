@@ -13,6 +13,7 @@ from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoin
 from torch import Tensor, nn
 
 from pretrain.engine.checkpoint.folder import Checkpoint
+from pretrain.engine.checkpoint.pickles import load_pickle, only_safe_pickles
 from pretrain.engine.ds_config import precision, zero_stage
 from pretrain.engine.optim import named_groups
 
@@ -36,7 +37,8 @@ def load_fp32_weights(checkpoint: Checkpoint, model: nn.Module) -> dict[str, Ten
     if _is_bf16_optimizer(path):
         return _with_tied_names(_bf16_optimizer_masters(path), model)
     if zero_stage(config) > 0:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):  # its progress
+        # Without the lines of its progress.
+        with only_safe_pickles(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             state = get_fp32_state_dict_from_zero_checkpoint(str(path.parent), tag=checkpoint.tag)
         return {name: tensor.float() for name, tensor in state.items()}
     saved = _load(path / MODEL_STATES_FILE)
@@ -46,7 +48,7 @@ def load_fp32_weights(checkpoint: Checkpoint, model: nn.Module) -> dict[str, Ten
 
 
 def _load(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
+    loaded: dict[str, Any] = load_pickle(path, mmap=True)
     return loaded
 
 

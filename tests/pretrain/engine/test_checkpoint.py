@@ -12,6 +12,7 @@ from transformers import BertConfig
 
 from pretrain.engine.build import build_engine
 from pretrain.engine.checkpoint import (
+    Retention,
     TrainingState,
     check_resumable,
     find_checkpoint,
@@ -79,7 +80,7 @@ def save(engine, config: dict, run_dir: Path, step: int = 3, keep_last: int = 3)
         recipe={"name": "x"},
         ds_config=config,
         fingerprints={"tokenizer": "t", "shards": "s"},
-        keep_last=keep_last,
+        retention=Retention(keep_last),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pretrain.engine.build import batch_sizes_of, describe_precision, take_step
-from pretrain.engine.checkpoint import TrainingState, find_checkpoint, load_checkpoint, save_checkpoint
+from pretrain.engine.checkpoint import Retention, TrainingState, find_checkpoint, load_checkpoint, save_checkpoint
 from pretrain.engine.ds_config import BatchSizes, resolve_ds_config
 
 L1 = [0, 2.5e-4, 5e-4, 7.5e-4, 1e-3, 9.375e-4, 8.75e-4]
@@ -73,7 +73,7 @@ def test_l1_fresh_and_resumed(make_engine: Any, tmp_path: Path, stage: int):
         recipe={},
         ds_config=config,
         fingerprints={},
-        keep_last=1,
+        retention=Retention(1),
     )
     rates += _train(through, 4, 7)
     assert rates == pytest.approx(L1, abs=1e-12)
