@@ -147,7 +147,7 @@ def test_another_length_of_training_is_named(saved, recipe_path, caplog):
 
 def test_none_refuses_a_run_that_is_there(saved, recipe_path, ds_config_path, monkeypatch):
     checkpoint, launch = saved
-    monkeypatch.setattr(launch_check, "find_checkpoint", lambda _: checkpoint)
+    monkeypatch.setattr(launch_check, "newest_readable", lambda _: checkpoint)
     with pytest.raises(ConfigError, match=r"--resume none: .*run holds a run at step 5"):
         check(recipe_path, ds_config_path(1), "--resume", "none", "--run-dir", str(launch.run_dir))
 

@@ -167,9 +167,7 @@ def damage(checkpoint: Checkpoint, part: int = 0, num_parts: int = 1) -> list[st
         file = checkpoint.path / name
         try:
             if "sha256" in entry and sha256_of(file) != entry["sha256"]:
-                faults.append(
-                    f"{file}: its sha256 is not the one that {CHECKPOINT_FILE} has: the checkpoint is damaged"
-                )
+                faults.append(f"{file}: its sha256 is not that of {CHECKPOINT_FILE}: the checkpoint is damaged")
         except OSError as error:
             faults.append(f"{file}: {error.strerror}")
     return faults
