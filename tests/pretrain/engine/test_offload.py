@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from pretrain.engine.build import build_engine, take_step
-from pretrain.engine.checkpoint import TrainingState, find_checkpoint, load_checkpoint, load_fp32_weights, save_checkpoint
+from pretrain.engine.checkpoint import (
+    TrainingState,
+    find_checkpoint,
+    load_checkpoint,
+    load_fp32_weights,
+    save_checkpoint,
+)
 from pretrain.engine.ds_config import resolve_ds_config
 from pretrain.model.loss import loss_sums, micro_batch_loss
 from tests.pretrain.engine.test_loss_scale import LABELS, NEXT_SENTENCE_LABEL, STREAM
