@@ -63,19 +63,23 @@ def _write(tmp_path: Path, text: str) -> Path:
 
 
 def test_c1_a_product_that_does_not_hold():
+    """Case C1: 8 pairs are not 2 · 1 · 1."""
     with pytest.raises(ConfigError, match=r"ds\.json: train_batch_size = 8 ≠ 2 · 1 · 1 .*change one of them"):
         _sizes(train=8, micro=2, accum=1)
 
 
 def test_c1_micro_is_worked_out():
+    """Case C1: from 8 pairs in 4 micro-steps."""
     assert _sizes(train=8, accum=4) == (8, 2, 4)
 
 
 def test_c1_train_is_worked_out():
+    """Case C1: from 2 a micro-batch."""
     assert _sizes(micro=2) == (2, 2, 1)
 
 
 def test_c1_accumulation_alone_is_refused():
+    """Case C1: it says nothing of the pairs."""
     with pytest.raises(ConfigError, match=r"ds\.json: give train_batch_size or train_micro_batch_size_per_gpu"):
         _sizes(accum=4)
 
@@ -131,6 +135,7 @@ def test_the_three_sizes_are_written_into_the_resolved_json():
     ("key", "meant"), [("zero_optimisation", "zero_optimization"), ("gradient_clipp1ng", "gradient_clipping")]
 )
 def test_c2_a_misspelt_key(tmp_path: Path, key: str, meant: str):
+    """Case C2: DeepSpeed would leave ZeRO off, and clipping at 1.0."""
     path = _write(tmp_path, json.dumps({"train_batch_size": 8, key: {}}))
     with pytest.raises(ConfigError, match=rf"ds\.json: {key}: .* would ignore it \(did you mean '{meant}'\?\)"):
         load_ds_config(path)
@@ -194,6 +199,7 @@ def test_fp16_without_zero_is_refused_on_a_gpu_as_well():
 
 
 def test_p1_fp16_on_cpu():
+    """Case P1: refused before the engine."""
     assert _refused(fp16={"enabled": True}) == (
         "ds.json: fp16.enabled = true: DeepSpeed has no fp16 on CPU; write bf16 or neither"
     )
@@ -203,6 +209,7 @@ def test_p1_fp16_on_cpu():
 
 @pytest.mark.parametrize("on_cuda", [False, True])
 def test_p1_both(on_cuda: bool):
+    """Case P1: fp16 and bf16 together."""
     message = _refused(fp16={"enabled": True}, bf16={"enabled": True}, on_cuda=on_cuda)
     assert message == "ds.json: fp16.enabled and bf16.enabled are both true: keep one"
 
@@ -210,6 +217,7 @@ def test_p1_both(on_cuda: bool):
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
 @pytest.mark.parametrize("value", ["true", "True", "auto", 1, None])
 def test_p1_enabled_that_is_no_truth(name: str, value: Any):
+    """Case P1: a truth in quotes is text."""
     message = _refused(**{name: {"enabled": value}})
     assert message == f"ds.json: {name}.enabled = {value!r}: must be true or false, without quotes"
 
@@ -231,6 +239,7 @@ def test_precision_and_stage_are_read():
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_p4_bf16_adds_up_in_fp32_where_deepspeed_can(stage: int):
+    """Case P4: where the JSON says nothing."""
     resolved = _resolve(bf16={"enabled": True}, zero_optimization={"stage": stage})
     assert resolved["data_types"] == {"grad_accum_dtype": "fp32"}
 
