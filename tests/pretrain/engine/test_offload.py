@@ -16,6 +16,7 @@ from pretrain.engine.checkpoint import (
     save_checkpoint,
 )
 from pretrain.engine.ds_config import resolve_ds_config
+from pretrain.engine.ds_rules import has_async_io
 from pretrain.model.loss import loss_sums, micro_batch_loss
 from tests.pretrain.engine.test_loss_scale import LABELS, NEXT_SENTENCE_LABEL, STREAM
 
@@ -105,3 +106,17 @@ def test_weights_are_those_without_offload(stage, zero, tiny_bert, tmp_path):
 def test_weights_of_deepspeed_s_own_adam(stage, zero, tiny_bert, tmp_path):
     """With DeepSpeed's CPUAdam, compiled at the first start, about 100 s."""
     check_offload(stage, {"torch_adam": False}, zero, tiny_bert, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not has_async_io(), reason="libaio is missing, DeepSpeed's async_io cannot be compiled")
+@pytest.mark.parametrize("key", ["offload_optimizer", "offload_param"])
+def test_weights_with_the_states_on_a_disk(key, tiny_bert, tmp_path):
+    """With DeepSpeed's CPUAdam and async_io, both compiled at the first start."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    zero = {"offload_optimizer": CPU, key: {"device": "nvme", "nvme_path": str(disk)}}
+    expected = weights_after_three(make_config(3, TORCH_ADAM), tiny_bert, tmp_path / "plain")
+    found = weights_after_three(make_config(3, {"torch_adam": False}, **zero), tiny_bert, tmp_path / "nvme")
+    assert largest_difference(found, expected) < 1e-6
