@@ -209,6 +209,12 @@ def test_overlap_doubles_the_bucket():
         "zero_optimization.overlap_comm = true: doubles the bucket, 0.37 GiB (400,000,000 bytes) more; "
         "write zero_optimization.reduce_bucket_size = 50000000"
     ]
+    both = warnings_of(
+        resolve({**zero(2, reduce_bucket_size=5e8, overlap_comm=True), "bf16": {"enabled": True}}),
+        on_cuda=True,
+        num_parameters=BERT_BASE,
+    )
+    assert "(1,559,555,832 bytes) would never be used" in both[0]  # twice 779,777,916
     on_cpu = warnings_of(resolve(zero(2, overlap_comm=True), on_cuda=False), on_cuda=False)
     assert [line.split(": ")[0] for line in on_cpu] == ["zero_optimization.overlap_comm = true"]
 
