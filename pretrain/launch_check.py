@@ -58,9 +58,10 @@ def check_launch(arguments: argparse.Namespace, world: World) -> Launch:
         ConfigError: names the file, the field, the value and the rule.
     """
     recipe = load_recipe(arguments.recipe, arguments.set)
-    tokenizer = load_tokenizer_info(recipe.tokenizer)
+    given = load_ds_config(arguments.deepspeed_config)
+    tokenizer = load_tokenizer_info(recipe.tokenizer)  # its size is a part of the model's
     ds_config = resolve_ds_config(
-        load_ds_config(arguments.deepspeed_config),
+        given,
         path=arguments.deepspeed_config,
         world_size=world.size,
         total_steps=recipe.training.steps,
