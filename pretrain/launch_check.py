@@ -13,6 +13,7 @@ import torch
 from pretrain.engine.checkpoint import Checkpoint, check_resumable, find_checkpoint, newest_readable
 from pretrain.engine.ds_config import checkpoints_activations, load_ds_config, resolve_ds_config, zero_stage
 from pretrain.model.compiling import resolve_compile
+from pretrain.num_parameters import num_parameters_of
 from pretrain.recipe import Recipe, load_recipe
 from pretrain.tokenizer import TokenizerInfo, load_tokenizer_info
 from runtime.command import ConfigError
@@ -57,16 +58,18 @@ def check_launch(arguments: argparse.Namespace, world: World) -> Launch:
         ConfigError: names the file, the field, the value and the rule.
     """
     recipe = load_recipe(arguments.recipe, arguments.set)
+    given = load_ds_config(arguments.deepspeed_config)
+    tokenizer = load_tokenizer_info(recipe.tokenizer)  # its size is a part of the model's
     ds_config = resolve_ds_config(
-        load_ds_config(arguments.deepspeed_config),
+        given,
         path=arguments.deepspeed_config,
         world_size=world.size,
         total_steps=recipe.training.steps,
         warmup_steps=recipe.training.warmup_steps,
         on_cuda=torch.cuda.is_available(),
+        num_parameters=num_parameters_of(recipe.model, tokenizer.size),
     )
     recipe = _with_activation_checkpointing(recipe, ds_config, arguments)
-    tokenizer = load_tokenizer_info(recipe.tokenizer)
     manifest = load_manifest(recipe.shards)
     _check_data(recipe, arguments.recipe, tokenizer, manifest)
     run_dir = Path(arguments.run_dir or recipe.run_dir or f"runs/{recipe.name}")

@@ -28,6 +28,7 @@ from pretrain.data.reader import TRAIN_SPLIT, PairReader
 from pretrain.data.stream import MicroBatch, PairStream, validation_batches
 from pretrain.engine.build import batch_sizes_of, build_engine, describe_precision
 from pretrain.engine.checkpoint import TrainingState, load_checkpoint
+from pretrain.engine.ds_warnings import warnings_of
 from pretrain.host_memory import keep_freed_memory
 from pretrain.initial import build_model
 from pretrain.launch_check import Launch, check_launch
@@ -72,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # These can still find fault with the input, so they come before anything is written.
     model = build_model(launch.recipe, launch.tokenizer, is_resumed=launch.checkpoint is not None)
     compile_layers(model, launch.compiled)
+    _warn(launch, model, arguments.deepspeed_config)
     if launch.checkpoint is None and launch.world.is_rank_zero:
         verify(launch.manifest)
     readers = {split: open_reader(launch, split) for split in _splits(launch)}
@@ -95,6 +97,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add_local_rank_argument(parser)
     return parser.parse_args(argv)
+
+
+def _warn(launch: Launch, model: torch.nn.Module, source: str) -> None:
+    if launch.world.is_rank_zero:
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        for warning in warnings_of(launch.ds_config, on_cuda=torch.cuda.is_available(), num_parameters=num_parameters):
+            logger.warning("%s: %s", source, warning)
 
 
 def _run(launch: Launch, model: StreamBert, readers: Mapping[str, PairReader], device: torch.device) -> None:

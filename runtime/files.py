@@ -67,17 +67,18 @@ def read_json(path: str | Path) -> Any:
         What it holds.
 
     Raises:
-        ConfigError: there is no such file, or it is not JSON; names the line.
+        ConfigError: there is no such file, or it is not JSON; names the line, the column and what is there.
     """
     text = _read_text(path)
     try:
         return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        line = text.split("\n")[error.lineno - 1].strip()  # json counts "\n" alone; the end may be a line of its own
-        raise ConfigError(
-            f"{path}:{error.lineno}:{error.colno}: not plain JSON: {error.msg}: {line!r} "
-            "(comments and trailing commas are not JSON)"
-        ) from None
+        position, what = _cause(text, error)
+        # json counts "\n" alone; the end may be a line of its own.
+        number = text.count("\n", 0, position) + 1
+        column = position - text.rfind("\n", 0, position)
+        line = text.split("\n")[number - 1].strip()
+        raise ConfigError(f"{path}:{number}:{column}: not plain JSON: {what}: {line!r}") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -112,6 +113,23 @@ def _read_text(path: str | Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start})") from None
+
+
+def _cause(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
+    """Say what people write that is not JSON: the position of it, and its name."""
+    position = error.pos
+    rest = text[position:]
+    for mark in ("//", "#", "/*"):
+        if rest.startswith(mark):
+            return position, f"a comment ({mark}); JSON has none, take it out"
+    before = text[:position].rstrip()
+    if before.endswith(",") and rest.startswith(("}", "]")):
+        return len(before) - 1, f"a trailing comma before {rest[0]!r}; take it out"
+    if error.msg.startswith("Illegal trailing comma"):  # from Python 3.13 on, at the comma itself
+        return position, f"a trailing comma before {rest[1:].lstrip()[:1]!r}; take it out"
+    if rest.startswith("'"):
+        return position, 'single quotes; write "..."'
+    return position, error.msg
 
 
 def _refuse_constant(name: str) -> NoReturn:

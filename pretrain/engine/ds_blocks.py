@@ -6,7 +6,7 @@ DeepSpeed refuses these too, but late: inside the process group, with a tracebac
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,11 @@ import pydantic
 import torch
 from deepspeed.runtime import lr_schedules
 from deepspeed.runtime.config import DEEPSPEED_OPTIMIZERS
-from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
-from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
+from pretrain.engine.ds_shape import block_shapes, shape_faults
 from pretrain.engine.lamb import Lamb
 from runtime.command import ConfigError, did_you_mean
 
-DEFINITIONS = {"zero_optimization": DeepSpeedZeroConfig, "fp16": DeepSpeedFP16Config, "bf16": DeepSpeedBF16Config}
 ACTIVATION_KEYS = {
     "partition_activations": "it parts activations over model-parallel ranks, and here all ranks are data-parallel",
     "contiguous_memory_optimization": "it belongs to partition_activations",
@@ -30,26 +28,13 @@ ACTIVATION_KEYS = {
     "profile": "wall_clock_breakdown and flops_profiler say where time goes",
 }
 """Keys of activation_checkpointing, and why each has no effect on BERT's own layers, which recompute themselves."""
-BLOCK_KEYS = {
-    "activation_checkpointing": tuple(ACTIVATION_KEYS),
-    "optimizer": ("type", "params", "legacy_fusion"),
-    "scheduler": ("type", "params"),
-    "data_types": ("grad_accum_dtype",),
-    "checkpoint": (
-        "tag_validation",
-        "load_universal",
-        "use_node_local_storage",
-        "parallel_write",
-        "writer",
-        "checkpoint_serialization",
-    ),
-}
-FLOAT_TYPES = ("fp32", "fp16", "bf16")
-MORE_OPTIMIZERS = ("OneBitAdam", "OneBitLamb", "ZeroOneAdam")
+REMOVED_OPTIMIZERS = ("OneBitAdam", "OneBitLamb", "ZeroOneAdam")
+"""DeepSpeed had them up to 0.18."""
+KNOWN_OPTIMIZERS = ("AdamW", "Adam", "Lamb", "Lion", "Muon", "SGD", "Adagrad")
 
 
 def check_blocks(config: Mapping[str, Any], path: str | Path) -> None:
-    """Refuse an unknown key or a wrong type inside a block, and an optimizer or schedule parameter that is none.
+    """Refuse an unknown key or a wrong type at any level, and an optimizer or schedule parameter that is none.
 
     Args:
         config: resolved.
@@ -58,48 +43,40 @@ def check_blocks(config: Mapping[str, Any], path: str | Path) -> None:
     Raises:
         ConfigError: every fault, a line each.
     """
-    faults = [*_block_faults(config), *_key_faults(config), *_type_faults(config)]
-    faults += [*_activation_faults(config), *_optimizer_faults(config), *_schedule_faults(config)]
+    faults = block_faults(config)
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
 
 
-def _block_faults(config: Mapping[str, Any]) -> list[str]:
-    faults = []
-    for block, definition in DEFINITIONS.items():
+def block_faults(config: Mapping[str, Any]) -> list[str]:
+    """Return a line for each fault inside the blocks of a JSON that has an optimizer with a type.
+
+    A block with a wrong type in it is not tried out, so that no fault is named twice.
+    """
+    faults = shape_faults(config)
+    broken = {place_of(fault).split(".", maxsplit=1)[0] for fault in faults}
+    faults += [fault for block, fault in _definition_faults(config) if block not in broken]
+    faults += [] if "activation_checkpointing" in broken else _activation_faults(config)
+    faults += [] if "optimizer" in broken else _optimizer_faults(config)
+    faults += [] if "scheduler" in broken else _schedule_faults(config)
+    return faults
+
+
+def place_of(fault: str) -> str:
+    """Return the path in the JSON that a fault begins with."""
+    return fault.split(" ", maxsplit=1)[0].rstrip(":")
+
+
+def _definition_faults(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Try the blocks that DeepSpeed has definitions for: block, and what is out of range or does not go together."""
+    for block, definition in block_shapes().items():
         try:
             definition(**config.get(block, {}))
         except pydantic.ValidationError as error:
             for fault in error.errors():
                 place = ".".join(str(part) for part in (block, *fault["loc"]))
-                if fault["type"] == "extra_forbidden":
-                    hint = did_you_mean(str(fault["loc"][-1]), definition.model_fields)
-                    faults.append(f"{place}: DeepSpeed knows no such key{hint}")
-                else:
-                    faults.append(f"{place} = {fault['input']!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}")
-    return faults
-
-
-def _key_faults(config: Mapping[str, Any]) -> list[str]:
-    """Name unknown keys of blocks that DeepSpeed reads key by key, ignoring all others."""
-    return [
-        f"{block}.{key}: DeepSpeed knows no such key and would ignore it{did_you_mean(key, known)}"
-        for block, known in BLOCK_KEYS.items()
-        for key in config.get(block, {})
-        if key not in known
-    ]
-
-
-def _type_faults(config: Mapping[str, Any]) -> list[str]:
-    places = {
-        "communication_data_type": config.get("communication_data_type"),
-        "data_types.grad_accum_dtype": config.get("data_types", {}).get("grad_accum_dtype"),
-    }
-    return [
-        f"{place} = {value!r}: must be one of {', '.join(FLOAT_TYPES)}"
-        for place, value in places.items()
-        if value is not None and value not in FLOAT_TYPES
-    ]
+                message = f"{fault['msg'][0].lower()}{fault['msg'][1:]}"
+                yield block, f"{place} = {fault['input']!r}: {message}" if fault["loc"] else f"{place}: {message}"
 
 
 def _activation_faults(config: Mapping[str, Any]) -> list[str]:
@@ -113,20 +90,28 @@ def _activation_faults(config: Mapping[str, Any]) -> list[str]:
 
 def _optimizer_faults(config: Mapping[str, Any]) -> list[str]:
     kind, params = str(config["optimizer"]["type"]), dict(config["optimizer"].get("params", {}))
-    if kind.lower() == "lamb":
-        return _try("optimizer.params", lambda: Lamb([torch.zeros(1, requires_grad=True)], **params))
-    known = {*DEEPSPEED_OPTIMIZERS, *(name.lower() for name in MORE_OPTIMIZERS)}
+    if kind.lower() in map(str.lower, REMOVED_OPTIMIZERS):
+        return [f"optimizer.type = {kind!r}: DeepSpeed has removed the 1-bit optimizers; write AdamW or Lamb"]
+    if "max_grad_norm" in params:
+        return ["optimizer.params.max_grad_norm: its home is gradient_clipping, at the top level"]
     of_torch: Any = getattr(torch.optim, kind, None)
     is_of_torch = isinstance(of_torch, type) and issubclass(of_torch, torch.optim.Optimizer)
-    if kind.lower() not in known and not is_of_torch:
-        hint = did_you_mean(kind, ["AdamW", "Adam", "Lamb", "Lion", "Muon", "SGD", "Adagrad", *MORE_OPTIMIZERS])
+    if kind.lower() not in DEEPSPEED_OPTIMIZERS and not is_of_torch:
+        hint = did_you_mean(kind, KNOWN_OPTIMIZERS)
         return [f"optimizer.type = {kind!r}: neither DeepSpeed nor torch.optim has it{hint}"]
+    return _parameter_faults(kind, params, of_torch)
+
+
+def _parameter_faults(kind: str, params: dict[str, Any], of_torch: Any) -> list[str]:
+    """Make the optimizer where that compiles nothing."""
+    if kind.lower() == "lamb":
+        return _try("optimizer.params", lambda: Lamb([torch.zeros(1, requires_grad=True)], **params))
     if kind.lower() in ("adam", "adamw"):
         if not params.pop("torch_adam", False):
             return []  # DeepSpeed's own, which would be compiled here
         params.pop("adam_w_mode", None)
         of_torch = torch.optim.AdamW
-    elif kind.lower() in known:
+    elif kind.lower() in DEEPSPEED_OPTIMIZERS:
         return []
     return _try("optimizer.params", lambda: of_torch([torch.zeros(1, requires_grad=True)], **params))
 

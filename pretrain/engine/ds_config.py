@@ -8,40 +8,24 @@ with the path in the JSON, the value and the rule.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pretrain.engine.ds_blocks import check_blocks
+from pretrain.engine.ds_blocks import block_faults, place_of
+from pretrain.engine.ds_buckets import bucket_sizes
+from pretrain.engine.ds_rules import rule_faults
 from pretrain.engine.ds_schedule import resolve_optimizer, resolve_scheduler
+from pretrain.engine.ds_shape import SHAPE, shape_faults
 from pretrain.engine.ds_values import AUTO, require_number, require_object
-from runtime.command import ConfigError, did_you_mean
+from runtime.command import ConfigError
 from runtime.files import read_json
 
-TOP_LEVEL_KEYS = frozenset(
-    """
-    train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps
-    optimizer scheduler fp16 bf16 bfloat16 torch_autocast data_types gradient_clipping zero_optimization
-    zero_allow_untested_optimizer zero_force_ds_cpu_optimizer communication_data_type prescale_gradients
-    gradient_predivide_factor gradient_allreduce_op sparse_gradients disable_allgather
-    steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level flops_profiler comms_logger
-    check_overflow disable_python_gc timers aio checkpoint compile graph_harvesting activation_checkpointing
-    tensorboard wandb csv_monitor comet
-    """.split()
-)
+TOP_LEVEL_KEYS = frozenset(SHAPE)
 """What this project passes on to DeepSpeed. Parallelism other than data parallelism is not among it."""
 
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-BLOCKS = (
-    *("optimizer", "scheduler", "fp16", "bf16", "data_types", "zero_optimization", "checkpoint"),
-    "activation_checkpointing",
-)
-
-CPU_BUCKET_ELEMENTS = 5_000_000
-"""ZeRO's buckets on a CPU, where the JSON has none. DeepSpeed's 5e8 suits a network of GPUs: on a CPU each step would
-take 2 GB of fresh memory to fill and give it back."""
-
 NEVER_PRINT = 10**9
 """DeepSpeed's own progress lines are switched off unless asked for; ours carry the same numbers."""
 
@@ -62,19 +46,12 @@ def load_ds_config(path: str | Path) -> dict[str, Any]:
         path: plain JSON.
 
     Raises:
-        ConfigError: no such file, not JSON, not an object, an unknown top-level key, a block that is not an object.
+        ConfigError: no such file, not JSON, not an object; an unknown key or a wrong type at any level, a line each.
     """
     config = read_json(path)
     if not isinstance(config, dict):
         raise ConfigError(f"{path}: a DeepSpeed JSON is one object {{...}}, not a {type(config).__name__}")
-    for key in config:
-        if key not in TOP_LEVEL_KEYS:
-            raise ConfigError(
-                f"{path}: {key}: DeepSpeed knows no such top-level key and would ignore it"
-                f"{did_you_mean(key, TOP_LEVEL_KEYS)}"
-            )
-    for block in BLOCKS:
-        require_object(config.get(block, {}), block, path)
+    _refuse(shape_faults(config), path)
     return config
 
 
@@ -131,6 +108,7 @@ def resolve_ds_config(
     total_steps: int,
     warmup_steps: int | None,
     on_cuda: bool,
+    num_parameters: int | None = None,
 ) -> dict[str, Any]:
     """Fill a DeepSpeed JSON's gaps and "auto" values, or refuse it.
 
@@ -141,33 +119,68 @@ def resolve_ds_config(
         total_steps: training.steps of the recipe; fills total_num_steps.
         warmup_steps: training.warmup_steps of the recipe; fills warmup_num_steps.
         on_cuda: whether the engine will run on CUDA.
+        num_parameters: elements of the whole model, which buckets are fitted to; None: not known.
 
     Returns:
         A new dict without "auto", for `deepspeed.initialize`.
 
     Raises:
-        ConfigError: names the JSON path, the value and the rule.
+        ConfigError: every fault, a line each: the JSON path, the value and the rule.
     """
     resolved = copy.deepcopy(dict(config))
-    sizes = resolve_batch_sizes(config, world_size, path)
-    resolved.update({key: getattr(sizes, key) for key in BATCH_KEYS})
-    _check_zero(resolved, path)
-    _check_precision(resolved, path, on_cuda)
-    resolve_optimizer(resolved, path)
-    resolve_scheduler(resolved, path, total_steps, warmup_steps)
-    _resolve_data_types(resolved, path)
-    if not on_cuda:
-        _fill_for_cpu(resolved)
-    require_number(resolved.setdefault("gradient_clipping", 1.0), "gradient_clipping", path)
-    resolved.setdefault("steps_per_print", NEVER_PRINT)
-    if resolved.get("gradient_allreduce_op", "mean") != "mean":
-        raise ConfigError(
-            f"{path}: gradient_allreduce_op = {resolved['gradient_allreduce_op']!r}: must be 'mean'; "
-            "the loss is scaled for an average over ranks"
+    of_sizes = _faults_of(lambda: resolved.update(vars(resolve_batch_sizes(config, world_size, path))))
+    faults = _faults_of(
+        lambda: _check_zero(resolved, path),
+        lambda: _check_precision(resolved, path, on_cuda),
+    )
+    # The optimizer asks where it is kept, the schedule what its lr is.
+    if not faults:
+        faults += _faults_of(lambda: resolve_optimizer(resolved, path))
+        if not faults:
+            faults += _faults_of(lambda: resolve_scheduler(resolved, path, total_steps, warmup_steps))
+        faults += _faults_of(
+            lambda: _resolve_data_types(resolved, path),
+            lambda: require_number(resolved.setdefault("gradient_clipping", 1.0), "gradient_clipping", path),
+            lambda: _check_reduction(resolved, path),
         )
-    _refuse_auto(resolved, path)
-    check_blocks(resolved, path)
+        _fill_buckets(resolved, num_parameters, on_cuda)
+        if not on_cuda:
+            _fill_for_cpu(resolved)
+        resolved.setdefault("steps_per_print", NEVER_PRINT)
+        faults += [f"{path}: {fault}" for fault in _unfilled(resolved)]
+    faults += [f"{path}: {fault}" for fault in _inner_faults(resolved, on_cuda, is_whole=not faults)]
+    _raise_each_once(of_sizes + faults, path)
     return resolved
+
+
+def _faults_of(*checks: Callable[[], object]) -> list[str]:
+    """Run checks, and return the lines of those that refuse."""
+    faults: list[str] = []
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            faults += str(error).splitlines()
+    return faults
+
+
+def _inner_faults(config: Mapping[str, Any], on_cuda: bool, *, is_whole: bool) -> list[str]:
+    """Return what is wrong inside the blocks and between them; blocks are tried out where all before them is right."""
+    faults = block_faults(config) if is_whole else shape_faults(config)
+    return faults + (rule_faults(config, on_cuda=on_cuda) if is_whole and not faults else [])
+
+
+def _raise_each_once(faults: list[str], path: str | Path) -> None:
+    """Raise every fault, of those about one place the first."""
+    prefix = f"{path}: "
+    each = {place_of(fault.removeprefix(prefix)): fault for fault in reversed(faults)}
+    if each:
+        raise ConfigError("\n".join(reversed(each.values())))
+
+
+def _refuse(faults: list[str], path: str | Path) -> None:
+    if faults:
+        raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
 
 
 def zero_stage(config: Mapping[str, Any]) -> int:
@@ -189,8 +202,6 @@ def checkpoints_activations(config: Mapping[str, Any]) -> bool:
 
 
 def _check_precision(config: dict[str, Any], path: str | Path, on_cuda: bool) -> None:
-    if "bfloat16" in config:
-        raise ConfigError(f"{path}: bfloat16: write bf16, DeepSpeed's present name")
     for name in ("fp16", "bf16"):
         enabled = config.get(name, {}).get("enabled", False)
         if not isinstance(enabled, bool):
@@ -227,21 +238,31 @@ def _resolve_data_types(config: dict[str, Any], path: str | Path) -> None:
         config.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
 
 
+def _check_reduction(config: Mapping[str, Any], path: str | Path) -> None:
+    if config.get("gradient_allreduce_op", "mean") != "mean":
+        raise ConfigError(
+            f"{path}: gradient_allreduce_op = {config['gradient_allreduce_op']!r}: must be 'mean'; "
+            "the loss is scaled for an average over ranks"
+        )
+
+
+def _fill_buckets(config: dict[str, Any], num_parameters: int | None, on_cuda: bool) -> None:
+    for key, size in bucket_sizes(num_parameters, stage=zero_stage(config), on_cuda=on_cuda).items():
+        config["zero_optimization"].setdefault(key, size)
+
+
 def _fill_for_cpu(config: dict[str, Any]) -> None:
     """Fill in what costs the fewest passes over memory, where nothing is written."""
-    stage = zero_stage(config)
-    if stage in (1, 2):
-        for key in ("reduce_bucket_size", "allgather_bucket_size"):
-            config["zero_optimization"].setdefault(key, CPU_BUCKET_ELEMENTS)
-    if stage == 1 and precision(config) == "bf16" and config["data_types"]["grad_accum_dtype"] == "fp32":
+    if zero_stage(config) == 1 and precision(config) == "bf16" and config["data_types"]["grad_accum_dtype"] == "fp32":
         # Sums in fp32 would be rounded to bf16 to be sent, and bf16 gradients kept until the end of the backward.
         config.setdefault("communication_data_type", "fp32")
         config["bf16"].setdefault("immediate_grad_update", True)
 
 
-def _refuse_auto(value: Any, path: str | Path, place: str = "") -> None:
-    if value == AUTO:
-        raise ConfigError(f'{path}: {place} = "auto": nothing here fills it; write a value or leave it out')
+def _unfilled(value: Any, place: str = "") -> list[str]:
+    """Return a line for each "auto" that is left."""
     if isinstance(value, dict):
-        for key, inner in value.items():
-            _refuse_auto(inner, path, f"{place}.{key}" if place else key)
+        inner = [_unfilled(item, f"{place}.{key}" if place else key) for key, item in value.items()]
+        return [fault for faults in inner for fault in faults]
+    is_auto = isinstance(value, str) and value == AUTO
+    return [f'{place} = "auto": nothing here fills it; write a value or leave it out'] if is_auto else []

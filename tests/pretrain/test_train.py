@@ -11,6 +11,7 @@ import pytest
 
 from pretrain import launch_check, train
 from pretrain.engine.checkpoint import Checkpoint, TrainingState
+from pretrain.initial import build_model
 from pretrain.recipe import load_recipe
 from runtime.command import ConfigError
 from runtime.dist import World
@@ -64,6 +65,27 @@ def test_bad_recipe(setting, message, recipe_path, ds_config_path, tmp_path):
 def test_bad_deepspeed_json(changes, message, recipe_path, ds_config_path):
     with pytest.raises(ConfigError, match=message):
         check(recipe_path, ds_config_path(1, **changes))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_zero_says_once_what_is_worth_a_second_look(rank, recipe_path, ds_config_path, caplog):
+    """Case O1: a bucket that is larger than the model, before the engine takes the memory for it."""
+    zero = {"stage": 2, "reduce_bucket_size": 500_000_000, "stage3_max_live_parameters": 5}
+    path = ds_config_path(2, zero_optimization=zero, train_batch_size=8, train_micro_batch_size_per_gpu=4)
+    launch = check(recipe_path, path, world=World(rank=rank, local_rank=rank, size=2))
+    train._warn(launch, build_model(launch.recipe, launch.tokenizer), str(path))
+    starts = [f"{path}: zero_optimization.{key} = " for key in ("stage3_max_live_parameters", "reduce_bucket_size")]
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == (2 if rank == 0 else 0)
+    assert all(message.startswith(start) for message, start in zip(messages, starts, strict=rank == 0))
+
+
+def test_buckets_are_fitted_to_the_recipe_s_model(recipe_path, ds_config_path):
+    """Case O1: the tests' model has fewer parameters than the bucket that is filled in otherwise."""
+    launch = check(recipe_path, ds_config_path(2, zero_optimization={"stage": 2}))
+    parameters = sum(parameter.numel() for parameter in build_model(launch.recipe, launch.tokenizer).parameters())
+    assert parameters < 5_000_000
+    assert launch.ds_config["zero_optimization"]["reduce_bucket_size"] == parameters + parameters % 2
 
 
 def test_missing_files(recipe_path, ds_config_path, tmp_path):

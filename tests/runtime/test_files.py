@@ -72,8 +72,16 @@ def test_a_byte_order_mark_is_dropped(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{\n  "stage": 1, // the best\n}', r"x\.json:2:15: not plain JSON: .*'\"stage\": 1, // the best'.*comments"),
-        ('{\n  "a": 1,\n}\n', r"x\.json:3:1: not plain JSON: .*trailing commas"),
+        (
+            '{\n  "stage": 1, // the best\n}',
+            r"x\.json:2:15: not plain JSON: a comment \(//\).*: '\"stage\": 1, // the best'",
+        ),
+        ('{\n  # the best\n  "stage": 1}', r"x\.json:2:3: not plain JSON: a comment \(#\)"),
+        ('{"stage": /* the best */ 1}', r"x\.json:1:11: not plain JSON: a comment \(/\*\)"),
+        ('{"a": [1,\n 2, ]}', r"x\.json:2:3: not plain JSON: a trailing comma before '\]'"),
+        ("{'a': 1}", r"x\.json:1:2: not plain JSON: single quotes; write"),
+        ("{\"a\": 'b'}", r"x\.json:1:7: not plain JSON: single quotes; write"),
+        ('{\n  "a": 1,\n}\n', r"x\.json:2:9: not plain JSON: a trailing comma before '}'; take it out: '\"a\": 1,'"),
         ('{"a": 1,\n', r"x\.json:2:1: not plain JSON"),  # cut short behind a line's end
         ("", r"x\.json:1:1: not plain JSON"),
         ("\n\n", r"x\.json:3:1: not plain JSON"),

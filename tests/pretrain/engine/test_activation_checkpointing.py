@@ -92,6 +92,7 @@ def test_homes_that_disagree_are_both_named(check, recipe_path):
     ],
 )
 def test_what_would_change_nothing_is_refused(block, message, check):
+    """Case O2: DeepSpeed would read these, and nothing would use them."""
     with pytest.raises(ConfigError, match=message):
         check(block)
 
@@ -121,7 +122,7 @@ def steps(launch: Launch, num_steps: int = 3) -> Iterator[Tensor]:
 @pytest.mark.usefixtures("one_rank")
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_the_same_losses_bit_for_bit_with_dropout(stage, check, tmp_path, monkeypatch):
-    """The recomputed layers draw the same masks: the second and third losses follow from the first gradients."""
+    """Case O2. The recomputed layers draw the same masks: later losses follow from the first gradients."""
     monkeypatch.chdir(tmp_path)  # plans are written into runs/
     plain, by_block, by_recipe = (
         [loss.item() for loss in steps(check(block, *settings, stage=stage))]

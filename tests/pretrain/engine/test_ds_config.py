@@ -63,19 +63,23 @@ def _write(tmp_path: Path, text: str) -> Path:
 
 
 def test_c1_a_product_that_does_not_hold():
+    """Case C1: 8 pairs are not 2 · 1 · 1."""
     with pytest.raises(ConfigError, match=r"ds\.json: train_batch_size = 8 ≠ 2 · 1 · 1 .*change one of them"):
         _sizes(train=8, micro=2, accum=1)
 
 
 def test_c1_micro_is_worked_out():
+    """Case C1: from 8 pairs in 4 micro-steps."""
     assert _sizes(train=8, accum=4) == (8, 2, 4)
 
 
 def test_c1_train_is_worked_out():
+    """Case C1: from 2 a micro-batch."""
     assert _sizes(micro=2) == (2, 2, 1)
 
 
 def test_c1_accumulation_alone_is_refused():
+    """Case C1: it says nothing of the pairs."""
     with pytest.raises(ConfigError, match=r"ds\.json: give train_batch_size or train_micro_batch_size_per_gpu"):
         _sizes(accum=4)
 
@@ -131,6 +135,7 @@ def test_the_three_sizes_are_written_into_the_resolved_json():
     ("key", "meant"), [("zero_optimisation", "zero_optimization"), ("gradient_clipp1ng", "gradient_clipping")]
 )
 def test_c2_a_misspelt_key(tmp_path: Path, key: str, meant: str):
+    """Case C2: DeepSpeed would leave ZeRO off, and clipping at 1.0."""
     path = _write(tmp_path, json.dumps({"train_batch_size": 8, key: {}}))
     with pytest.raises(ConfigError, match=rf"ds\.json: {key}: .* would ignore it \(did you mean '{meant}'\?\)"):
         load_ds_config(path)
@@ -155,8 +160,8 @@ def test_every_key_that_is_let_through_is_one_of_deepspeed_s():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{\n  // pairs\n  "train_batch_size": 8\n}', r"ds\.json:2:3: not plain JSON: .*'// pairs'.*comments"),
-        ('{"train_batch_size": 8,\n}', r"ds\.json:2:1: not plain JSON"),
+        ('{\n  // pairs\n  "train_batch_size": 8\n}', r"ds\.json:2:3: not plain JSON: a comment \(//\).*'// pairs'"),
+        ('{"train_batch_size": 8,\n}', r"ds\.json:1:23: not plain JSON: a trailing comma"),
         ('{"train_batch_size": 8, "train_batch_size": 16}', r"ds\.json: key 'train_batch_size' stands twice"),
         ('{"fp16": {"enabled": true, "enabled": false}}', r"ds\.json: key 'enabled' stands twice in one object"),
         ('{"optimizer": {"type": "AdamW", "params": {"lr": NaN}}}', r"ds\.json: NaN is not JSON"),
@@ -194,6 +199,7 @@ def test_fp16_without_zero_is_refused_on_a_gpu_as_well():
 
 
 def test_p1_fp16_on_cpu():
+    """Case P1: refused before the engine."""
     assert _refused(fp16={"enabled": True}) == (
         "ds.json: fp16.enabled = true: DeepSpeed has no fp16 on CPU; write bf16 or neither"
     )
@@ -203,6 +209,7 @@ def test_p1_fp16_on_cpu():
 
 @pytest.mark.parametrize("on_cuda", [False, True])
 def test_p1_both(on_cuda: bool):
+    """Case P1: fp16 and bf16 together."""
     message = _refused(fp16={"enabled": True}, bf16={"enabled": True}, on_cuda=on_cuda)
     assert message == "ds.json: fp16.enabled and bf16.enabled are both true: keep one"
 
@@ -210,12 +217,13 @@ def test_p1_both(on_cuda: bool):
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
 @pytest.mark.parametrize("value", ["true", "True", "auto", 1, None])
 def test_p1_enabled_that_is_no_truth(name: str, value: Any):
+    """Case P1: a truth in quotes is text."""
     message = _refused(**{name: {"enabled": value}})
     assert message == f"ds.json: {name}.enabled = {value!r}: must be true or false, without quotes"
 
 
 def test_bfloat16_has_a_present_name():
-    assert _refused(bfloat16={"enabled": True}) == "ds.json: bfloat16: write bf16, DeepSpeed's present name"
+    assert _refused(bfloat16={"enabled": True}) == "ds.json: bfloat16: refused: write bf16, DeepSpeed's present name"
 
 
 def test_precision_and_stage_are_read():
@@ -231,6 +239,7 @@ def test_precision_and_stage_are_read():
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_p4_bf16_adds_up_in_fp32_where_deepspeed_can(stage: int):
+    """Case P4: where the JSON says nothing."""
     resolved = _resolve(bf16={"enabled": True}, zero_optimization={"stage": stage})
     assert resolved["data_types"] == {"grad_accum_dtype": "fp32"}
 
@@ -529,14 +538,57 @@ def test_every_shipped_json_loads_and_resolves(path: Path, world_size: int):
 
 @pytest.mark.parametrize(
     ("stage", "on_cuda", "size"),
-    [(1, False, 5_000_000), (2, False, 5_000_000), (2, True, None), (3, False, None), (0, False, None)],
+    [(1, False, 5_000_000), (2, False, 5_000_000), (1, True, 50_000_000), (2, True, 50_000_000), (0, True, None)],
 )
-def test_buckets_are_small_on_a_cpu(stage: int, on_cuda: bool, size: int | None):
-    """DeepSpeed's own 5e8 elements are 2 GB, taken anew in every step; what the JSON says stays."""
+def test_o1_buckets_fit_bert(stage: int, on_cuda: bool, size: int | None):
+    """Case O1: DeepSpeed's own 5e8 elements are 2 GB, taken anew in every step; what the JSON says stays."""
     zero = _resolve(on_cuda=on_cuda, zero_optimization={"stage": stage})["zero_optimization"]
     assert zero.get("reduce_bucket_size") == zero.get("allgather_bucket_size") == size
     given = {"stage": stage, "reduce_bucket_size": 123}
     assert _resolve(on_cuda=on_cuda, zero_optimization=given)["zero_optimization"]["reduce_bucket_size"] == 123
+
+
+@pytest.mark.parametrize(
+    ("stage", "num_parameters", "size"), [(2, 4_386_177, 4_386_178), (2, 110_000_000, 50_000_000), (3, 4_000, 4_000)]
+)
+def test_o1_buckets_are_no_larger_than_the_model(stage: int, num_parameters: int, size: int):
+    """Case O1: even, and on stage 3 the one that gradients are reduced in."""
+    config = {"train_batch_size": 8, "optimizer": ADAMW, "zero_optimization": {"stage": stage}}
+    settings: dict[str, Any] = {"path": "j", "world_size": 1, "total_steps": 2, "warmup_steps": None, "on_cuda": True}
+    zero = resolve_ds_config(config, num_parameters=num_parameters, **settings)["zero_optimization"]
+    assert zero["reduce_bucket_size"] == size
+    assert zero.get("allgather_bucket_size", size) == size
+    assert ("allgather_bucket_size" in zero) == (stage < 3)
+
+
+def test_all_faults_of_a_file_stand_together(tmp_path: Path):
+    """What is misspelt or of a wrong type is told when the file is read, and what does not fit when it is resolved."""
+    text = (
+        '{"zero_optimisation": {}, "fp16": {"enabled": "true", "los_scale": 1}, "aio": {"blocksize": 1}, '
+        '"zero_optimization": {"stage": "2", "offload_optimizer": {"devic": "cpu"}}}'
+    )
+    with pytest.raises(ConfigError) as refusal:
+        load_ds_config(_write(tmp_path, text))
+    places = [line.split(": ")[1].split(" = ")[0] for line in str(refusal.value).splitlines()]
+    assert places == [
+        "zero_optimisation",
+        "fp16.enabled",
+        "fp16.los_scale",
+        "aio.blocksize",
+        "zero_optimization.stage",
+        "zero_optimization.offload_optimizer.devic",
+    ]
+    message = _refused(train_batch_size=0, optimizer={"type": "AdamW", "params": {"lr": "x"}}, gradient_clipping=-1)
+    assert [line.split(" = ")[0] for line in message.splitlines()] == [
+        "ds.json: train_batch_size",
+        "ds.json: optimizer.params.lr",
+        "ds.json: gradient_clipping",
+    ]
+
+
+def test_every_auto_that_is_left_is_named():
+    message = _refused(steps_per_print="auto", zero_optimization={"stage": 2, "reduce_bucket_size": "auto"})
+    assert len(message.splitlines()) == 2
 
 
 def test_sums_in_fp32_are_sent_in_fp32_on_a_cpu():
