@@ -12,6 +12,7 @@ import torch
 
 from pretrain.engine.checkpoint import Checkpoint, check_resumable, find_checkpoint
 from pretrain.engine.ds_config import checkpoints_activations, load_ds_config, resolve_ds_config, zero_stage
+from pretrain.engine.ds_schedule import schedule_changes
 from pretrain.model.compiling import resolve_compile
 from pretrain.recipe import Recipe, load_recipe
 from pretrain.tokenizer import TokenizerInfo, load_tokenizer_info
@@ -64,6 +65,8 @@ def check_launch(arguments: argparse.Namespace, world: World) -> Launch:
         total_steps=recipe.training.steps,
         warmup_steps=recipe.training.warmup_steps,
         on_cuda=torch.cuda.is_available(),
+        lr_scaling=recipe.training.lr_scaling,
+        lr_reference_batch=recipe.training.lr_reference_batch,
     )
     recipe = _with_activation_checkpointing(recipe, ds_config, arguments)
     tokenizer = load_tokenizer_info(recipe.tokenizer)
@@ -161,3 +164,6 @@ def _check_same_run(checkpoint: Checkpoint, launch: Launch) -> None:
         old, new = before["training"][key], now["training"][key]
         if old != new and launch.world.is_rank_zero:
             logger.warning("training.%s was %s, is now %s: the schedule changes from here on", key, old, new)
+    if launch.world.is_rank_zero:
+        for change in schedule_changes(checkpoint.ds_config, launch.ds_config):
+            logger.warning("%s, from here on", change)

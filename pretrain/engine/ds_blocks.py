@@ -18,6 +18,9 @@ from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP1
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
 from pretrain.engine.lamb import Lamb
+from pretrain.engine.lion import Lion
+from pretrain.engine.optim import make_muon
+from pretrain.engine.schedules import SCHEDULES
 from runtime.command import ConfigError, did_you_mean
 
 DEFINITIONS = {"zero_optimization": DeepSpeedZeroConfig, "fp16": DeepSpeedFP16Config, "bf16": DeepSpeedBF16Config}
@@ -45,7 +48,6 @@ BLOCK_KEYS = {
     ),
 }
 FLOAT_TYPES = ("fp32", "fp16", "bf16")
-MORE_OPTIMIZERS = ("OneBitAdam", "OneBitLamb", "ZeroOneAdam")
 
 
 def check_blocks(config: Mapping[str, Any], path: str | Path) -> None:
@@ -113,13 +115,16 @@ def _activation_faults(config: Mapping[str, Any]) -> list[str]:
 
 def _optimizer_faults(config: Mapping[str, Any]) -> list[str]:
     kind, params = str(config["optimizer"]["type"]), dict(config["optimizer"].get("params", {}))
-    if kind.lower() == "lamb":
-        return _try("optimizer.params", lambda: Lamb([torch.zeros(1, requires_grad=True)], **params))
-    known = {*DEEPSPEED_OPTIMIZERS, *(name.lower() for name in MORE_OPTIMIZERS)}
+    own: dict[str, Callable[..., object]] = {"lamb": Lamb, "lion": Lion}
+    if kind.lower() in own:
+        return _try("optimizer.params", lambda: own[kind.lower()]([torch.zeros(1, requires_grad=True)], **params))
+    if kind.lower() == "muon":
+        return _try("optimizer.params", lambda: make_muon(torch.nn.Linear(1, 1), {"lr": 0.0, **params}))
+    known = set(DEEPSPEED_OPTIMIZERS)
     of_torch: Any = getattr(torch.optim, kind, None)
     is_of_torch = isinstance(of_torch, type) and issubclass(of_torch, torch.optim.Optimizer)
     if kind.lower() not in known and not is_of_torch:
-        hint = did_you_mean(kind, ["AdamW", "Adam", "Lamb", "Lion", "Muon", "SGD", "Adagrad", *MORE_OPTIMIZERS])
+        hint = did_you_mean(kind, ["AdamW", "Adam", "Lamb", "Lion", "Muon", "SGD", "Adagrad"])
         return [f"optimizer.type = {kind!r}: neither DeepSpeed nor torch.optim has it{hint}"]
     if kind.lower() in ("adam", "adamw"):
         if not params.pop("torch_adam", False):
@@ -137,8 +142,8 @@ def _schedule_faults(config: Mapping[str, Any]) -> list[str]:
     kind, params = config["scheduler"]["type"], config["scheduler"].get("params", {})
     if not isinstance(params, dict):
         return [f"scheduler.params = {params!r}: must be an object {{...}}"]
-    parameters = inspect.signature(getattr(lr_schedules, kind)).parameters
-    known = set(parameters) - {"optimizer", "last_batch_iteration"}
+    parameters = inspect.signature(_schedule_class(kind)).parameters
+    known = set(parameters) - {"optimizer", "last_batch_iteration", "clock"}
     faults = [
         f"scheduler.params.{key}: {kind} takes no such parameter{did_you_mean(key, known)}"
         for key in sorted(set(params) - known)
@@ -148,12 +153,17 @@ def _schedule_faults(config: Mapping[str, Any]) -> list[str]:
         for key in sorted(known - set(params))
         if parameters[key].default is inspect.Parameter.empty
     ]
-    return faults or _try("scheduler.params", lambda: _two_steps(kind, params))
+    lr = config["optimizer"].get("params", {}).get("lr", 1e-3)
+    return faults or _try("scheduler.params", lambda: _two_steps(kind, params, lr))
 
 
-def _two_steps(kind: str, params: Mapping[str, Any]) -> None:
-    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=1e-3)
-    schedule = getattr(lr_schedules, kind)(optimizer, **params)
+def _schedule_class(kind: str) -> Any:
+    return SCHEDULES[kind] if kind in SCHEDULES else getattr(lr_schedules, kind)
+
+
+def _two_steps(kind: str, params: Mapping[str, Any], lr: float) -> None:
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=lr)
+    schedule = _schedule_class(kind)(optimizer, **params)
     schedule.step()
     schedule.step()
 

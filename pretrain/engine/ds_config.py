@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.engine.ds_blocks import check_blocks
-from pretrain.engine.ds_schedule import resolve_optimizer, resolve_scheduler
+from pretrain.engine.ds_optimizer import check_quantized, lr_factor, resolve_optimizer, scale_lr
+from pretrain.engine.ds_schedule import resolve_scheduler
 from pretrain.engine.ds_values import AUTO, require_number, require_object
 from runtime.command import ConfigError, did_you_mean
 from runtime.files import read_json
@@ -131,6 +132,8 @@ def resolve_ds_config(
     total_steps: int,
     warmup_steps: int | None,
     on_cuda: bool,
+    lr_scaling: str = "none",
+    lr_reference_batch: int | None = None,
 ) -> dict[str, Any]:
     """Fill a DeepSpeed JSON's gaps and "auto" values, or refuse it.
 
@@ -141,6 +144,8 @@ def resolve_ds_config(
         total_steps: training.steps of the recipe; fills total_num_steps.
         warmup_steps: training.warmup_steps of the recipe; fills warmup_num_steps.
         on_cuda: whether the engine will run on CUDA.
+        lr_scaling: training.lr_scaling of the recipe; how the lr follows train_batch_size.
+        lr_reference_batch: training.lr_reference_batch of the recipe, pairs; the JSON's lr is for it.
 
     Returns:
         A new dict without "auto", for `deepspeed.initialize`.
@@ -155,6 +160,8 @@ def resolve_ds_config(
     _check_precision(resolved, path, on_cuda)
     resolve_optimizer(resolved, path)
     resolve_scheduler(resolved, path, total_steps, warmup_steps)
+    scale_lr(resolved, lr_factor(lr_scaling, sizes.train_batch_size, lr_reference_batch))
+    check_quantized(resolved, path, on_cuda, world_size)
     _resolve_data_types(resolved, path)
     if not on_cuda:
         _fill_for_cpu(resolved)

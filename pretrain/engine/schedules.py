@@ -188,7 +188,8 @@ class BudgetLR(Schedule):
         self.budget_seconds = budget_seconds
         self._warmup, self._power, self._end_lr = warmup_share, power, end_lr
         self._clock = clock
-        self._start(0.0)
+        self._before = self.elapsed_seconds = 0.0
+        self._began = clock()
         super().__init__(optimizer)
 
     @property
@@ -219,10 +220,7 @@ class BudgetLR(Schedule):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on in a saved one's budget from now (all ranks must call)."""
         super().load_state_dict(state)
-        self._start(float(state["elapsed_seconds"]))
-
-    def _start(self, elapsed: float) -> None:
-        self._before = self.elapsed_seconds = elapsed
+        self._before = self.elapsed_seconds = float(state["elapsed_seconds"])
         self._began = self._clock()
 
 

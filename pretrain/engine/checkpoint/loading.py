@@ -52,6 +52,7 @@ def load_checkpoint(engine: DeepSpeedEngine, checkpoint: Checkpoint) -> None:
     Raises:
         RuntimeError: DeepSpeed loaded nothing, or a file that belongs to another step.
     """
+    rates = [group["lr"] for group in engine.optimizer.param_groups]
     path, client_state = engine.load_checkpoint(str(checkpoint.path.parent), tag=checkpoint.tag)
     if path is None or client_state.get(CLIENT_STATE_KEY) != asdict(checkpoint.state):
         raise RuntimeError(f"{checkpoint.path}: DeepSpeed could not load it")
@@ -59,3 +60,7 @@ def load_checkpoint(engine: DeepSpeedEngine, checkpoint: Checkpoint) -> None:
     if schedule is not None:
         # The saved lr is the old schedule's for the next update; where the recipe has other steps now, so is the lr.
         schedule.step(schedule.last_batch_iteration)
+    else:
+        # A constant lr has its home in the JSON of this start.
+        for group, rate in zip(engine.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
