@@ -19,6 +19,7 @@ from pretrain.engine.checkpoint import (
 )
 from pretrain.engine.ds_config import resolve_ds_config
 from pretrain.engine.ds_optimizer import REFUSED, lr_factor
+from pretrain.engine.ds_schedule import schedule_changes
 from pretrain.engine.lion import Lion
 from pretrain.engine.optim import make_optimizer, named_muon_groups
 from pretrain.engine.schedules import BudgetLR
@@ -297,6 +298,49 @@ def test_the_budget_through_the_engine(make_engine: Any, tmp_path: Path, monkeyp
     assert steps(second, 2, 5) == pytest.approx([6e-4, 4e-4, 2e-4])
     assert second.lr_scheduler.is_over
     assert second.get_lr()[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [{"type": "WarmupPolynomialLR"}, {"type": "BudgetLR", "params": {"budget_seconds": 80, "warmup_share": 0.5}}],
+)
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_p3_a_skipped_update_moves_no_schedule_of_ours(
+    make_engine: Any, monkeypatch: pytest.MonkeyPatch, stage: int, scheduler: dict[str, Any]
+):
+    """Case P3: fp16 overflows at first; DeepSpeed's support check is overridden, as a CPU has none."""
+    from deepspeed.accelerator import get_accelerator
+
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr(get_accelerator(), "is_fp16_supported", lambda: True)
+    warmup = 4 if scheduler["type"].startswith("Warmup") else None
+    fp16 = {"enabled": True, "initial_scale_power": 24, "hysteresis": 1}
+    engine = make_engine(_config(stage=stage, warmup=warmup, scheduler=scheduler, fp16=fp16, on_cuda=True))
+    skipped, rates = [], []
+    for step in range(40):
+        now[0] = 10.0 * (step + 1 - sum(skipped))
+        rates += _train(engine, step, step + 1)
+        skipped.append(not engine.was_step_applied())
+        if len(skipped) - sum(skipped) == 3:
+            break
+    assert sum(skipped) >= 1
+    applied = [rate for rate, was_skipped in zip(rates, skipped, strict=True) if not was_skipped]
+    assert applied == pytest.approx([0, 2.5e-4, 5e-4])
+    assert engine.lr_scheduler.last_batch_iteration == 3
+
+
+def test_l1_what_changed_since_a_checkpoint_is_named():
+    """Case L1: the JSON's own values; the recipe's steps are named by the launch."""
+    before = _config(warmup=4, scheduler={"type": "WarmupPolynomialLR"})
+    assert schedule_changes(before, before) == []
+    now = _config(params={"lr": 2e-3}, warmup=5, scheduler={"type": "WarmupPolynomialLR", "params": {"power": 0.5}})
+    assert schedule_changes(before, now) == [
+        "optimizer.params.lr was 0.001, is now 0.002",
+        "scheduler.params.power was None, is now 0.5",
+        "scheduler.params.warmup_num_steps was 4, is now 5",
+    ]
+    assert schedule_changes(before, _config())[0] == "scheduler.type was WarmupPolynomialLR, is now None"
 
 
 def test_deepspeed_s_other_schedules_by_hand(make_engine: Any):
