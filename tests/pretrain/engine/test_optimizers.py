@@ -169,15 +169,15 @@ def test_c5_no_decay_on_vectors_whatever_the_optimizer(make_engine: Any, name: s
 
 
 def test_lion_by_hand():
-    """First step: sign(g); then beta2 0.5 and beta1 0.8 make 0.8 · (0.5 · 1) − 0.2 · 3 < 0."""
+    """First step: sign(g). Then, for the first weight, m = 0.5 · 1 and 0.8 · 0.5 − 0.2 · 1 > 0."""
     weight = torch.tensor([2.0, -1.0, 0.5])
     lion = Lion([weight], lr=0.1, betas=(0.8, 0.5), weight_decay=0.5)
     weight.grad = torch.tensor([1.0, -3.0, 0.0])
     lion.step()
     torch.testing.assert_close(weight, torch.tensor([1.9 - 0.1, -0.95 + 0.1, 0.475]))
-    weight.grad = torch.tensor([-3.0, -3.0, 1.0])
+    weight.grad = torch.tensor([-1.0, -3.0, 1.0])
     lion.step()
-    torch.testing.assert_close(weight, torch.tensor([1.8 * 0.95 + 0.1, -0.85 * 0.95 + 0.1, 0.475 * 0.95 - 0.1]))
+    torch.testing.assert_close(weight, torch.tensor([1.8 * 0.95 - 0.1, -0.85 * 0.95 + 0.1, 0.475 * 0.95 - 0.1]))
 
 
 @pytest.mark.parametrize("kind", ["OneBitAdam", "OneBitLamb", "ZeroOneAdam", "MuAdam", "LBFGS", "SparseAdam"])

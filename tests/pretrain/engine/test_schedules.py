@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from pretrain.engine.build import clock_of_rank_zero
 from pretrain.engine.schedules import BudgetLR, WarmupPolynomialLR, budget_lr, warmup_polynomial_lr
 
 
@@ -132,3 +133,23 @@ def test_seconds_of_the_budget_go_on_after_a_resume():
 def test_values_out_of_range(make: Any, message: str):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_every_rank_has_rank_zero_s_clock(monkeypatch: pytest.MonkeyPatch):
+    """Over gloo: where ranks talk by NCCL, in a group of its own, so that nobody waits for a GPU."""
+    made: list[str] = []
+    sent: list[Any] = []
+
+    def receive(cell: torch.Tensor, src: int, group: Any) -> None:
+        assert cell.device.type == "cpu"
+        sent.append((src, group))
+        cell.fill_(123.456789)
+
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    monkeypatch.setattr("torch.distributed.broadcast", receive)
+    monkeypatch.setattr("torch.distributed.new_group", lambda backend: made.append(backend) or "extra")
+    for backend, group in (("gloo", None), ("nccl", "extra")):
+        monkeypatch.setattr("torch.distributed.get_backend", lambda backend=backend: backend)
+        assert clock_of_rank_zero()() == 123.456789
+        assert sent.pop() == (0, group)
+    assert made == ["gloo"]
