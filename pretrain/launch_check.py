@@ -12,6 +12,7 @@ import torch
 
 from pretrain.engine.checkpoint import Checkpoint, check_resumable, find_checkpoint, newest_readable
 from pretrain.engine.ds_config import checkpoints_activations, load_ds_config, resolve_ds_config, zero_stage
+from pretrain.engine.ds_schedule import schedule_changes
 from pretrain.model.compiling import resolve_compile
 from pretrain.num_parameters import num_parameters_of
 from pretrain.recipe import Recipe, load_recipe
@@ -68,6 +69,8 @@ def check_launch(arguments: argparse.Namespace, world: World) -> Launch:
         warmup_steps=recipe.training.warmup_steps,
         on_cuda=torch.cuda.is_available(),
         num_parameters=num_parameters_of(recipe.model, tokenizer.size),
+        lr_scaling=recipe.training.lr_scaling,
+        lr_reference_batch=recipe.training.lr_reference_batch,
     )
     recipe = _with_activation_checkpointing(recipe, ds_config, arguments)
     manifest = load_manifest(recipe.shards)
@@ -164,3 +167,6 @@ def _check_same_run(checkpoint: Checkpoint, launch: Launch) -> None:
         old, new = before["training"][key], now["training"][key]
         if old != new and launch.world.is_rank_zero:
             logger.warning("training.%s was %s, is now %s: the schedule changes from here on", key, old, new)
+    if launch.world.is_rank_zero:
+        for change in schedule_changes(checkpoint.ds_config, launch.ds_config):
+            logger.warning("%s, from here on", change)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pretrain.data.order import Cursor
 from pretrain.data.stream import MicroBatch, PairStream
-from pretrain.engine.build import take_step
+from pretrain.engine.build import budget_is_over, take_step
 from pretrain.engine.checkpoint import Retention, TrainingState, save_checkpoint
 from pretrain.evaluate import evaluate
 from pretrain.flops import ModelShape, WorkCounts, peak_flops
@@ -63,7 +63,7 @@ def train(run: Run, state: TrainingState) -> TrainingState:
     clock = _Clock(state.step, steps)
     run.engine.train()
     with run.stream.iterate(Cursor(state.epoch, state.consumed)) as batches:
-        while state.step < steps:
+        while state.step < steps and not budget_is_over(run.engine):
             asked = time.monotonic()
             micro_batches, cursor = next(batches)
             waited_seconds = time.monotonic() - asked
@@ -84,7 +84,7 @@ def train(run: Run, state: TrainingState) -> TrainingState:
             )
             if state.step == before.step:
                 continue  # what is due at this step was done when it was reached
-            is_last = state.step == steps
+            is_last = state.step == steps or budget_is_over(run.engine)
             if is_last or state.step % recipe.training.log_interval_steps == 0:
                 _log(run, state, losses, speed, update, clock)
             paused = time.monotonic()

@@ -85,6 +85,19 @@ class TrainingSettings(_Settings):
     seed: int = Field(42, ge=0, lt=2**31)
     init_from: str | None = Field(None, description="a Hugging Face BERT directory, or a run of the phase before")
     log_interval_steps: int = Field(10, ge=1)
+    lr_scaling: Literal["none", "linear", "sqrt"] = Field(
+        "none", description="how the JSON's lr follows train_batch_size / lr_reference_batch"
+    )
+    lr_reference_batch: int | None = Field(None, ge=1, description="train_batch_size that the JSON's lr is for, pairs")
+
+    @model_validator(mode="after")
+    def _scaling_has_both(self) -> TrainingSettings:
+        if (self.lr_scaling == "none") != (self.lr_reference_batch is None):
+            raise ValueError(
+                f"training.lr_scaling = {self.lr_scaling!r} with training.lr_reference_batch = "
+                f'{self.lr_reference_batch}: give both ("linear" or "sqrt", and pairs) or neither'
+            )
+        return self
 
 
 class EvaluationSettings(_Settings):

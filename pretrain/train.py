@@ -261,6 +261,14 @@ def _describe(launch: Launch, model: torch.nn.Module, precision: str, state: Tra
         config["gradient_accumulation_steps"],
         launch.world.size,
     )
+    if recipe.training.lr_scaling != "none":
+        logger.info(
+            "lr %.4g: the JSON's is for %s pairs, scaled %s to %d",
+            config["optimizer"]["params"]["lr"],
+            recipe.training.lr_reference_batch,
+            {"linear": "linearly", "sqrt": "by the square root"}[recipe.training.lr_scaling],
+            config["train_batch_size"],
+        )
     logger.info("train split: %s documents, %s tokens", f"{train_split.documents:,}", f"{train_split.tokens:,}")
     if launch.checkpoint is not None:
         logger.info("resumed from %s: step %d of %d", launch.checkpoint.path, state.step, recipe.training.steps)

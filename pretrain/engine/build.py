@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import deepspeed
+import torch
+import torch.distributed as dist
 from deepspeed.runtime.engine import DeepSpeedEngine
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
@@ -15,7 +18,8 @@ from pretrain.engine.build_lock import named_build_locks
 from pretrain.engine.ds_config import BATCH_KEYS, BatchSizes
 from pretrain.engine.lamb import Lamb
 from pretrain.engine.lamb_under_zero import describe_partitions
-from pretrain.engine.optim import parameter_groups
+from pretrain.engine.optim import make_optimizer, parameter_groups
+from pretrain.engine.schedules import SCHEDULES, BudgetLR
 from pretrain.engine.shared_memory import init_deepspeed_distributed
 
 # DeepSpeed calls collectives by names that torch has renamed; nothing that a user can change.
@@ -32,18 +36,20 @@ def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine
     Returns:
         The engine, its schedule at step 0: the first update uses lr(0), the second lr(1).
     """
-    lamb, config = _take_lamb(model, config)
+    optimizer, config = _take_optimizer(model, config)
+    schedule, config = _take_schedule(config)
     with named_build_locks():
         init_deepspeed_distributed()
         engine, _, _, scheduler = deepspeed.initialize(
             model=model,
-            model_parameters=None if lamb else parameter_groups(model),
-            optimizer=lamb,
+            model_parameters=None if optimizer else parameter_groups(model),
+            optimizer=optimizer,
+            lr_scheduler=schedule,
             config=dict(config),
         )
-    if lamb is not None:
-        describe_partitions(engine, lamb)
-    if scheduler is not None and hasattr(scheduler, "warmup_num_steps"):
+    if isinstance(optimizer, Lamb):
+        describe_partitions(engine, optimizer)
+    if schedule is None and hasattr(scheduler, "warmup_num_steps"):
         # DeepSpeed makes two steps of a warmup of one, without a word.
         scheduler.warmup_num_steps = config["scheduler"]["params"]["warmup_num_steps"]
         # DeepSpeed's warmup schedules begin at iteration -1 and use lr 0 for the first two updates; the formula has
@@ -52,14 +58,50 @@ def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine
     return engine
 
 
-def _take_lamb(model: nn.Module, config: Mapping[str, Any]) -> tuple[Lamb | None, Mapping[str, Any]]:
-    """Return our LAMB, where the JSON asks for one, and the JSON without it; DeepSpeed's own is wrong under ZeRO."""
-    optimizer = config["optimizer"]
-    if optimizer["type"].lower() != "lamb":
+def _take_optimizer(
+    model: nn.Module, config: Mapping[str, Any]
+) -> tuple[torch.optim.Optimizer | None, Mapping[str, Any]]:
+    """Return the optimizer, where this project makes it, and the JSON without it."""
+    settings = config["optimizer"]
+    optimizer = make_optimizer(model, settings["type"], settings["params"])
+    if optimizer is None:
         return None, config
     rest = {key: value for key, value in config.items() if key != "optimizer"}
     rest |= {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
-    return Lamb(parameter_groups(model), **optimizer["params"]), rest
+    return optimizer, rest
+
+
+def _take_schedule(config: Mapping[str, Any]) -> tuple[Callable[[Any], Any] | None, Mapping[str, Any]]:
+    """Return the maker of the schedule, where it is one of this project's, and the JSON without it."""
+    settings = config.get("scheduler", {"type": None})
+    kind = SCHEDULES.get(settings["type"])
+    if kind is None:
+        return None, config
+    extra: dict[str, Any] = {"clock": clock_of_rank_zero()} if kind is BudgetLR else {}
+    rest = {key: value for key, value in config.items() if key != "scheduler"}
+    return lambda optimizer: kind(optimizer, **settings["params"], **extra), rest
+
+
+def clock_of_rank_zero() -> Callable[[], float]:
+    """Return a clock whose every call gives all ranks rank 0's seconds; all must call it, inside a process group.
+
+    Over gloo, so that nobody waits for a GPU: well below a millisecond a call.
+    """
+    if dist.get_world_size() == 1:
+        return time.monotonic
+    group = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+
+    def seconds() -> float:
+        cell = torch.tensor([time.monotonic()], dtype=torch.float64)
+        dist.broadcast(cell, src=0, group=group)
+        return float(cell)
+
+    return seconds
+
+
+def budget_is_over(engine: DeepSpeedEngine) -> bool:
+    """Say whether the wall-clock budget of a BudgetLR is spent, as of the last update; the same on every rank."""
+    return bool(getattr(engine.lr_scheduler, "is_over", False))
 
 
 def batch_sizes_of(engine: DeepSpeedEngine) -> BatchSizes:

@@ -17,6 +17,9 @@ from deepspeed.runtime.config import DEEPSPEED_OPTIMIZERS
 
 from pretrain.engine.ds_shape import block_shapes, shape_faults
 from pretrain.engine.lamb import Lamb
+from pretrain.engine.lion import Lion
+from pretrain.engine.optim import make_muon
+from pretrain.engine.schedules import SCHEDULES
 from runtime.command import ConfigError, did_you_mean
 
 ACTIVATION_KEYS = {
@@ -28,8 +31,6 @@ ACTIVATION_KEYS = {
     "profile": "wall_clock_breakdown and flops_profiler say where time goes",
 }
 """Keys of activation_checkpointing, and why each has no effect on BERT's own layers, which recompute themselves."""
-REMOVED_OPTIMIZERS = ("OneBitAdam", "OneBitLamb", "ZeroOneAdam")
-"""DeepSpeed had them up to 0.18."""
 KNOWN_OPTIMIZERS = ("AdamW", "Adam", "Lamb", "Lion", "Muon", "SGD", "Adagrad")
 
 
@@ -90,8 +91,6 @@ def _activation_faults(config: Mapping[str, Any]) -> list[str]:
 
 def _optimizer_faults(config: Mapping[str, Any]) -> list[str]:
     kind, params = str(config["optimizer"]["type"]), dict(config["optimizer"].get("params", {}))
-    if kind.lower() in map(str.lower, REMOVED_OPTIMIZERS):
-        return [f"optimizer.type = {kind!r}: DeepSpeed has removed the 1-bit optimizers; write AdamW or Lamb"]
     if "max_grad_norm" in params:
         return ["optimizer.params.max_grad_norm: its home is gradient_clipping, at the top level"]
     of_torch: Any = getattr(torch.optim, kind, None)
@@ -104,8 +103,11 @@ def _optimizer_faults(config: Mapping[str, Any]) -> list[str]:
 
 def _parameter_faults(kind: str, params: dict[str, Any], of_torch: Any) -> list[str]:
     """Make the optimizer where that compiles nothing."""
-    if kind.lower() == "lamb":
-        return _try("optimizer.params", lambda: Lamb([torch.zeros(1, requires_grad=True)], **params))
+    own: dict[str, Callable[..., object]] = {"lamb": Lamb, "lion": Lion}
+    if kind.lower() in own:
+        return _try("optimizer.params", lambda: own[kind.lower()]([torch.zeros(1, requires_grad=True)], **params))
+    if kind.lower() == "muon":
+        return _try("optimizer.params", lambda: make_muon(torch.nn.Linear(1, 1), {"lr": 0.0, **params}))
     if kind.lower() in ("adam", "adamw"):
         if not params.pop("torch_adam", False):
             return []  # DeepSpeed's own, which would be compiled here
@@ -122,8 +124,8 @@ def _schedule_faults(config: Mapping[str, Any]) -> list[str]:
     kind, params = config["scheduler"]["type"], config["scheduler"].get("params", {})
     if not isinstance(params, dict):
         return [f"scheduler.params = {params!r}: must be an object {{...}}"]
-    parameters = inspect.signature(getattr(lr_schedules, kind)).parameters
-    known = set(parameters) - {"optimizer", "last_batch_iteration"}
+    parameters = inspect.signature(_schedule_class(kind)).parameters
+    known = set(parameters) - {"optimizer", "last_batch_iteration", "clock"}
     faults = [
         f"scheduler.params.{key}: {kind} takes no such parameter{did_you_mean(key, known)}"
         for key in sorted(set(params) - known)
@@ -133,12 +135,17 @@ def _schedule_faults(config: Mapping[str, Any]) -> list[str]:
         for key in sorted(known - set(params))
         if parameters[key].default is inspect.Parameter.empty
     ]
-    return faults or _try("scheduler.params", lambda: _two_steps(kind, params))
+    lr = config["optimizer"].get("params", {}).get("lr", 1e-3)
+    return faults or _try("scheduler.params", lambda: _two_steps(kind, params, lr))
 
 
-def _two_steps(kind: str, params: Mapping[str, Any]) -> None:
-    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=1e-3)
-    schedule = getattr(lr_schedules, kind)(optimizer, **params)
+def _schedule_class(kind: str) -> Any:
+    return SCHEDULES[kind] if kind in SCHEDULES else getattr(lr_schedules, kind)
+
+
+def _two_steps(kind: str, params: Mapping[str, Any], lr: float) -> None:
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=lr)
+    schedule = _schedule_class(kind)(optimizer, **params)
     schedule.step()
     schedule.step()
 

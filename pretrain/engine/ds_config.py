@@ -15,8 +15,9 @@ from typing import Any
 
 from pretrain.engine.ds_blocks import block_faults, place_of
 from pretrain.engine.ds_buckets import bucket_sizes
+from pretrain.engine.ds_optimizer import check_quantized, lr_factor, resolve_optimizer, scale_lr
 from pretrain.engine.ds_rules import rule_faults
-from pretrain.engine.ds_schedule import resolve_optimizer, resolve_scheduler
+from pretrain.engine.ds_schedule import resolve_scheduler
 from pretrain.engine.ds_shape import SHAPE, shape_faults
 from pretrain.engine.ds_values import AUTO, require_number, require_object
 from runtime.command import ConfigError
@@ -109,6 +110,8 @@ def resolve_ds_config(
     warmup_steps: int | None,
     on_cuda: bool,
     num_parameters: int | None = None,
+    lr_scaling: str = "none",
+    lr_reference_batch: int | None = None,
 ) -> dict[str, Any]:
     """Fill a DeepSpeed JSON's gaps and "auto" values, or refuse it.
 
@@ -120,6 +123,8 @@ def resolve_ds_config(
         warmup_steps: training.warmup_steps of the recipe; fills warmup_num_steps.
         on_cuda: whether the engine will run on CUDA.
         num_parameters: elements of the whole model, which buckets are fitted to; None: not known.
+        lr_scaling: training.lr_scaling of the recipe; how the lr follows train_batch_size.
+        lr_reference_batch: training.lr_reference_batch of the recipe, pairs; the JSON's lr is for it.
 
     Returns:
         A new dict without "auto", for `deepspeed.initialize`.
@@ -138,7 +143,10 @@ def resolve_ds_config(
         faults += _faults_of(lambda: resolve_optimizer(resolved, path))
         if not faults:
             faults += _faults_of(lambda: resolve_scheduler(resolved, path, total_steps, warmup_steps))
+        if not faults and not of_sizes:
+            scale_lr(resolved, lr_factor(lr_scaling, resolved["train_batch_size"], lr_reference_batch))
         faults += _faults_of(
+            lambda: check_quantized(resolved, path, world_size),
             lambda: _resolve_data_types(resolved, path),
             lambda: require_number(resolved.setdefault("gradient_clipping", 1.0), "gradient_clipping", path),
             lambda: _check_reduction(resolved, path),

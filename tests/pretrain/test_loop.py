@@ -107,6 +107,22 @@ def test_fp16_overflow_moves_no_step(stage, recipe_path, ds_config_path, tmp_pat
     assert proof.largest_logit_difference <= 1e-5
 
 
+def test_a_run_ends_with_its_wall_clock_budget(recipe_path, ds_config_path, tmp_path):
+    """The update that spends the budget is the last one: logged, evaluated and saved, far below training.steps."""
+    config = config_of(ds_config_path(1, "fp32", train_batch_size=4))
+    config["scheduler"] = {"type": "BudgetLR", "params": {"budget_seconds": 0.5}}
+    recipe = load_recipe(
+        recipe_path, ["training.steps=1000000", "evaluation.interval_steps=1000000", "evaluation.max_pairs=4"]
+    )
+    recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"warmup_steps": None})})
+    state = run(recipe, config, tmp_path)
+    assert 1 <= state.step < 1_000_000
+    assert (tmp_path / "checkpoints" / "latest").read_text() == f"step_{state.step:08d}"
+    lines = read_metrics(tmp_path)
+    assert [line["step"] for line in lines if "eval/loss" in line] == [state.step]
+    assert lines[0]["train/lr"] > lines[-2]["train/lr"] > 0
+
+
 def test_mlm_alone_with_checkpointed_activations(recipe_path, ds_config_path, tmp_path):
     settings = ["data.nsp=false", "model.activation_checkpointing=true", "training.steps=6"]
     config = config_of(ds_config_path(1, "bf16", train_batch_size=16))

@@ -96,6 +96,8 @@ WRONG_TYPE = {
     "training.seed": "42",
     "training.init_from": 5,
     "training.log_interval_steps": False,
+    "training.lr_scaling": True,
+    "training.lr_reference_batch": 256.0,
     "evaluation.interval_steps": "1000",
     "evaluation.max_pairs": 1e4,
     "checkpoint.interval_steps": True,
@@ -127,6 +129,8 @@ OUT_OF_RANGE = {
     "training.warmup_steps": [-1],
     "training.seed": [-1, 2**31],
     "training.log_interval_steps": [0],
+    "training.lr_scaling": ["cubic"],
+    "training.lr_reference_batch": [0],
     "evaluation.interval_steps": [-1],
     "evaluation.max_pairs": [0],
     "checkpoint.interval_steps": [0],
@@ -245,6 +249,13 @@ def test_heads_that_do_not_divide_the_width_are_refused():
 def test_a_warmup_longer_than_the_run_is_refused():
     message = _refused(_with(training__warmup_steps=11))
     assert message == "r.toml: training.warmup_steps = 11 is above training.steps = 10"
+
+
+@pytest.mark.parametrize("half", [{"training__lr_scaling": "sqrt"}, {"training__lr_reference_batch": 256}])
+def test_lr_scaling_needs_its_reference(half: dict[str, Any]):
+    assert "give both" in _refused(_with(**half))
+    both = parse_recipe(_with(training__lr_scaling="linear", training__lr_reference_batch=256), "r.toml")
+    assert both.training.lr_reference_batch == 256
 
 
 def test_every_fault_is_named_at_once():

@@ -53,6 +53,7 @@ def load_checkpoint(engine: DeepSpeedEngine, checkpoint: Checkpoint) -> None:
     Raises:
         RuntimeError: DeepSpeed loaded nothing, or a file that belongs to another step.
     """
+    rates = [group["lr"] for group in engine.optimizer.param_groups]
     engine.checkpoint_engine = CheckpointFiles()
     with only_safe_pickles():
         path, client_state = engine.load_checkpoint(str(checkpoint.path.parent), tag=checkpoint.tag)
@@ -62,3 +63,7 @@ def load_checkpoint(engine: DeepSpeedEngine, checkpoint: Checkpoint) -> None:
     if schedule is not None:
         # The saved lr is the old schedule's for the next update; where the recipe has other steps now, so is the lr.
         schedule.step(schedule.last_batch_iteration)
+    else:
+        # A constant lr has its home in the JSON of this start.
+        for group, rate in zip(engine.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
