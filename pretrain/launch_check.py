@@ -13,6 +13,7 @@ import torch
 from pretrain.engine.checkpoint import Checkpoint, check_resumable, find_checkpoint, newest_readable
 from pretrain.engine.ds_config import checkpoints_activations, load_ds_config, resolve_ds_config, zero_stage
 from pretrain.engine.ds_schedule import schedule_changes
+from pretrain.health import check_health
 from pretrain.model.compiling import resolve_compile
 from pretrain.num_parameters import num_parameters_of
 from pretrain.recipe import Recipe, load_recipe
@@ -83,11 +84,27 @@ def check_launch(arguments: argparse.Namespace, world: World) -> Launch:
         zero_stage=zero_stage(ds_config),
         accumulation=ds_config["gradient_accumulation_steps"],
     )
+    kind = ds_config["optimizer"]["type"]
+    if recipe.tracking.trust_ratios and kind.lower() != "lamb":
+        raise ConfigError(
+            f"{arguments.recipe}: tracking.trust_ratios = true, but {arguments.deepspeed_config} has optimizer.type = "
+            f"{kind!r}: only Lamb has trust ratios; take one of them out"
+        )
+    check_health(recipe.health, ds_config, arguments.recipe)
     launch = Launch(recipe, ds_config, run_dir, manifest, tokenizer, checkpoint, world, compiled)
-    if checkpoint is not None:
-        check_resumable(checkpoint, ds_config, world.size)
-        _check_same_run(checkpoint, launch)
+    check_checkpoint(launch)
     return launch
+
+
+def check_checkpoint(launch: Launch) -> None:
+    """Refuse to go on from a checkpoint of another run.
+
+    Raises:
+        ConfigError: names what differs.
+    """
+    if launch.checkpoint is not None:
+        check_resumable(launch.checkpoint, launch.ds_config, launch.world.size)
+        _check_same_run(launch.checkpoint, launch)
 
 
 def _with_activation_checkpointing(recipe: Recipe, ds_config: dict[str, Any], arguments: argparse.Namespace) -> Recipe:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,16 +15,21 @@ from torch import Tensor
 from pretrain.data.order import Cursor
 from pretrain.data.stream import MicroBatch, PairStream
 from pretrain.engine.build import budget_is_over, take_step
-from pretrain.engine.checkpoint import Retention, TrainingState, save_checkpoint
+from pretrain.engine.checkpoint import TrainingState
+from pretrain.engine.lamb import trust_ratio_values
 from pretrain.evaluate import evaluate
 from pretrain.flops import ModelShape, WorkCounts, peak_flops
 from pretrain.forward import forward_sums
+from pretrain.health import Health
 from pretrain.metrics import LossMeter, SpeedMeter, peak_memory_gib
 from pretrain.model.loss import micro_batch_loss
 from pretrain.recipe import Recipe
+from pretrain.saver import Saver
+from pretrain.stopping import Stopper
 from runtime.dist import World
 from runtime.seeding import DROPOUT, derive_seed
 from runtime.tracking import Tracker
+from runtime.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from deepspeed.runtime.engine import DeepSpeedEngine
@@ -38,9 +42,6 @@ class Run:
     """Everything that the loop works with."""
 
     recipe: Recipe
-    ds_config: Mapping[str, Any]
-    fingerprints: Mapping[str, str]
-    run_dir: Path
     world: World
     device: torch.device
     engine: DeepSpeedEngine
@@ -48,52 +49,73 @@ class Run:
     validation: Callable[[], Iterable[MicroBatch]] | None
     """Makes this rank's validation micro-batches; None without evaluation."""
     tracker: Tracker
+    saver: Saver
+    stopper: Stopper
+    watchdog: Watchdog
 
 
-def train(run: Run, state: TrainingState) -> TrainingState:
+def train(run: Run, state: TrainingState) -> tuple[TrainingState, str | None]:
     """Train from a state to the recipe's last step; every rank must call.
 
     Returns:
-        The state after the last step.
+        The state after the last step, and why it was the last where others were to come: a signal, the time.
+
+    Raises:
+        DivergedError: training must not go on.
+        SaveError: a checkpoint could not be written.
     """
     recipe, steps = run.recipe, run.recipe.training.steps
+    health = Health(recipe.health, is_fp16=run.engine.fp16_enabled())
+    reason: str | None = None
     losses = LossMeter(run.device)
     shape, peak = ModelShape.of(run.engine.module), known_peak(run.engine, run.device, recipe.tracking.peak_tflops)
     speed = SpeedMeter(shape, run.world.size, run.device, peak)
     clock = _Clock(state.step, steps)
     run.engine.train()
     with run.stream.iterate(Cursor(state.epoch, state.consumed)) as batches:
-        while state.step < steps and not budget_is_over(run.engine):
+        while state.step < steps and not reason and not budget_is_over(run.engine):
+            run.watchdog.beat(state.step, "train")
             asked = time.monotonic()
             micro_batches, cursor = next(batches)
             waited_seconds = time.monotonic() - asked
-            update = train_step(
-                run.engine,
-                micro_batches,
-                losses,
-                device=run.device,
-                world=run.world,
-                seed=recipe.training.seed,
-                step=state.step,
-            )
+            with health.step(state.step, run.saver.describe_last()):
+                update = train_step(
+                    run.engine,
+                    micro_batches,
+                    losses,
+                    device=run.device,
+                    world=run.world,
+                    seed=recipe.training.seed,
+                    step=state.step,
+                )
             before, state = state, _advance(run, state, micro_batches[0], cursor)
             speed.add(
                 WorkCounts.of(micro_batches[0].counts),
                 padding_tokens=sum(micro_batch.padding_tokens for micro_batch in micro_batches),
                 waited_seconds=waited_seconds,
             )
-            if state.step == before.step:
+            applied = state.step > before.step
+            health.look(
+                state.step,
+                None if update.gradient_norm is None else float(update.gradient_norm),
+                applied=applied,
+                local_loss=losses.local_sum,
+                saved=run.saver.describe_last(),
+            )
+            reason = run.stopper.reason()
+            if not applied and not reason:
                 continue  # what is due at this step was done when it was reached
             is_last = state.step == steps or budget_is_over(run.engine)
             if is_last or state.step % recipe.training.log_interval_steps == 0:
-                _log(run, state, losses, speed, update, clock)
+                _log(run, state, losses, speed, update, clock, health)
             paused = time.monotonic()
             if run.validation and (is_last or _is_due(state.step, recipe.evaluation.interval_steps)):
                 _evaluate(run, run.validation, state)
-            if is_last or _is_due(state.step, recipe.checkpoint.interval_steps):
-                _save(run, state)
+            if is_last or reason or _is_due(state.step, recipe.checkpoint.interval_steps):
+                _save(run, state, wait=is_last or reason is not None)
+            run.saver.poll()
             speed.exclude(time.monotonic() - paused)
-    return state
+    return state, reason
 
 
 def known_peak(engine: DeepSpeedEngine, device: torch.device, given_tflops: float | None) -> float | None:
@@ -119,8 +141,6 @@ def known_peak(engine: DeepSpeedEngine, device: torch.device, given_tflops: floa
 def _advance(run: Run, state: TrainingState, micro_batch: MicroBatch, cursor: Cursor) -> TrainingState:
     """Return the state after an update; an overflow in fp16 spends the pairs, and moves no schedule and no step."""
     applied = bool(run.engine.was_step_applied())
-    if not applied:
-        logger.warning("after step %d: gradient overflow, update skipped", state.step)
     return TrainingState(
         step=state.step + int(applied),
         epoch=cursor.epoch,
@@ -214,14 +234,19 @@ def _log(
     speed: SpeedMeter,
     update: Update,
     clock: _Clock,
+    health: Health,
 ) -> None:
     values = losses.reduce("train")
+    health.look_at_loss(state.step, values["train/loss"], run.saver.describe_last())
+    values["train/skipped_steps"] = health.skipped_steps
     values |= speed.read()
     values["train/lr"] = update.lr
     if update.gradient_norm is not None:
         values["train/grad_norm"] = float(update.gradient_norm)
     if run.engine.fp16_enabled():
         values["train/loss_scale"] = float(run.engine.optimizer.loss_scale)
+    if run.recipe.tracking.trust_ratios:
+        values |= trust_ratio_values(run.engine.basic_optimizer)
     values["memory/peak_gib"] = peak_memory_gib(run.device)
     values |= {"pairs_seen": state.pairs_seen, "tokens_seen": state.tokens_seen, "epoch": state.epoch}
     run.tracker.log(state.step, values)
@@ -242,7 +267,7 @@ def _log(
 
 
 def _evaluate(run: Run, validation: Callable[[], Iterable[MicroBatch]], state: TrainingState) -> None:
-    values = evaluate(run.engine, validation(), run.device)
+    values = evaluate(run.engine, _beating(run, validation(), state.step), run.device)
     run.tracker.log(state.step, values)
     if run.world.is_rank_zero:
         nsp = f", NSP accuracy {values['eval/nsp_accuracy']:.3f}" if "eval/nsp_accuracy" in values else ""
@@ -255,19 +280,16 @@ def _evaluate(run: Run, validation: Callable[[], Iterable[MicroBatch]], state: T
         )
 
 
-def _save(run: Run, state: TrainingState) -> None:
-    path = save_checkpoint(
-        run.engine,
-        run.run_dir,
-        state,
-        world_size=run.world.size,
-        recipe=run.recipe.model_dump(mode="json"),
-        ds_config=run.ds_config,
-        fingerprints=run.fingerprints,
-        retention=Retention(run.recipe.checkpoint.keep_last, run.recipe.checkpoint.milestone_interval_steps),
-    )
-    if run.world.is_rank_zero:
-        logger.info("step %d  saved %s", state.step, path)
+def _beating(run: Run, micro_batches: Iterable[MicroBatch], step: int) -> Iterator[MicroBatch]:
+    for micro_batch in micro_batches:
+        run.watchdog.beat(step, "evaluate")
+        yield micro_batch
+
+
+def _save(run: Run, state: TrainingState, *, wait: bool) -> None:
+    run.watchdog.beat(state.step, "save")
+    run.saver.save(state, wait=wait)
+    run.stopper.saved(run.saver.longest_seconds)
     if run.world.is_first_of_host:
         # Every rank has come to this epoch: nobody opens the plans of earlier ones again.
         run.stream.reader.prune(keep=range(state.epoch, sys.maxsize))

@@ -35,6 +35,11 @@ class LossMeter:
         )
         self._sums += torch.stack([value.detach().double() for value in values])
 
+    @property
+    def local_sum(self) -> float:
+        """Sum of this rank's losses since the last reading; waits for the device. NaN where one was none."""
+        return float(self._sums[:2].sum())
+
     def reduce(self, prefix: str) -> dict[str, float]:
         """Take the means over all ranks and start anew; every rank must call.
 

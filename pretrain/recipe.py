@@ -85,6 +85,9 @@ class TrainingSettings(_Settings):
     seed: int = Field(42, ge=0, lt=2**31)
     init_from: str | None = Field(None, description="a Hugging Face BERT directory, or a run of the phase before")
     log_interval_steps: int = Field(10, ge=1)
+    hang_seconds: float = Field(
+        1800.0, gt=0, description="a run that has made no step for so long is ended, and the rank behind it named"
+    )
     lr_scaling: Literal["none", "linear", "sqrt"] = Field(
         "none", description="how the JSON's lr follows train_batch_size / lr_reference_batch"
     )
@@ -116,6 +119,20 @@ class CheckpointSettings(_Settings):
     asynchronous: bool = Field(
         False, description="write checkpoints while training goes on; takes host memory for a copy of what a rank saves"
     )
+    on_error: Literal["stop", "continue"] = Field(
+        "stop", description="a checkpoint that cannot be written, as on a full disk: stop, or try again at the next"
+    )
+
+
+class HealthSettings(_Settings):
+    """What is done when training goes wrong."""
+
+    on_nan: Literal["stop", "skip"] = Field(
+        "stop", description="NaN or Inf in the gradient: stop, or skip the update where DeepSpeed can"
+    )
+    max_skipped_steps: int = Field(50, ge=1, description="updates skipped in a row that stop the run")
+    on_spike: Literal["off", "warn", "stop"] = Field("warn", description="a log line's loss far above the usual")
+    spike_factor: float = Field(2.0, gt=1, description="times the median loss of the last 20 log lines")
 
 
 class TrackingSettings(_Settings):
@@ -127,6 +144,7 @@ class TrackingSettings(_Settings):
     project: str = "zerobert"
     name: str | None = Field(None, description="name of the run; default: the recipe's")
     tensorboard: bool = False
+    trust_ratios: bool = Field(False, description="with Lamb: the trust ratios of its last update at every log line")
     peak_tflops: float | None = Field(
         None,
         gt=0,
@@ -147,6 +165,7 @@ class Recipe(_Settings):
     training: TrainingSettings
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
+    health: HealthSettings = HealthSettings()
     tracking: TrackingSettings = TrackingSettings()
 
     @model_validator(mode="after")

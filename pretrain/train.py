@@ -17,6 +17,8 @@ if __name__ == "__main__" and not __package__:
 
 import argparse
 import logging
+import math
+import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,10 +37,15 @@ from pretrain.launch_check import Launch, check_launch
 from pretrain.loop import Run, train
 from pretrain.model.bert import StreamBert
 from pretrain.model.compiling import compile_layers
-from runtime.command import EXIT_DONE, run_command
+from pretrain.saver import Saver
+from pretrain.settle import run_dir_of_this_run, settle
+from pretrain.stopping import Stopper
+from runtime.ancestors import watch_ancestors
+from runtime.command import EXIT_DONE, EXIT_SAVED, run_command
 from runtime.dist import World, add_local_rank_argument, barrier, process_group, world_from_environment
 from runtime.files import write_json
 from runtime.tracking import Tracker
+from runtime.watchdog import Watchdog
 from tokenization.manifest import verify
 
 if TYPE_CHECKING:
@@ -77,9 +84,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if launch.checkpoint is None and launch.world.is_rank_zero:
         verify(launch.manifest)
     readers = {split: open_reader(launch, split) for split in _splits(launch)}
-    with process_group(launch.world) as device:
-        _run(launch, model, readers, device)
-    return EXIT_DONE
+    if "LOCAL_RANK" in os.environ:
+        watch_ancestors()
+    with process_group(launch.world) as device, run_dir_of_this_run(launch.run_dir):
+        launch = settle(launch, arguments.resume)
+        if launch.is_complete:
+            return EXIT_DONE
+        return _run(launch, model, readers, device, arguments.max_seconds)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -95,8 +106,20 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a field of the recipe"
     )
+    parser.add_argument(
+        "--max-seconds",
+        type=_positive,
+        help="save and stop before so many seconds have gone since the start, exit code 75",
+    )
     add_local_rank_argument(parser)
     return parser.parse_args(argv)
+
+
+def _positive(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number of seconds above 0")
+    return seconds
 
 
 def _warn(launch: Launch, model: torch.nn.Module, source: str) -> None:
@@ -106,10 +129,16 @@ def _warn(launch: Launch, model: torch.nn.Module, source: str) -> None:
             logger.warning("%s: %s", source, warning)
 
 
-def _run(launch: Launch, model: StreamBert, readers: Mapping[str, PairReader], device: torch.device) -> None:
+def _run(
+    launch: Launch,
+    model: StreamBert,
+    readers: Mapping[str, PairReader],
+    device: torch.device,
+    max_seconds: float | None,
+) -> int:
     recipe, world = launch.recipe, launch.world
+    stopper = Stopper(max_seconds)
     if world.is_rank_zero:
-        launch.run_dir.mkdir(parents=True, exist_ok=True)
         _write_settings(launch)
     barrier()
     engine = build_engine(model, launch.ds_config)
@@ -122,7 +151,17 @@ def _run(launch: Launch, model: StreamBert, readers: Mapping[str, PairReader], d
         keep_freed_memory()  # of the steps; what starting took has gone back by now
     if world.is_rank_zero:
         _describe(launch, model, describe_precision(engine), state)
-    with Tracker(
+    saver = Saver(
+        engine,
+        launch.run_dir,
+        recipe,
+        launch.ds_config,
+        launch.fingerprints,
+        world.size,
+        world.is_rank_zero,
+        launch.checkpoint.path if launch.checkpoint else None,
+    )
+    tracker = Tracker(
         launch.run_dir,
         is_rank_zero=world.is_rank_zero,
         config=_settings(launch),
@@ -131,22 +170,29 @@ def _run(launch: Launch, model: StreamBert, readers: Mapping[str, PairReader], d
         name=recipe.tracking.name or recipe.name,
         wandb_mode=recipe.tracking.wandb,
         tensorboard=recipe.tracking.tensorboard,
-    ) as tracker:
-        train(
+    )
+    watchdog = Watchdog(world.rank, world.size, recipe.training.hang_seconds)
+    with tracker, stopper.listening(), watchdog:
+        state, reason = train(
             Run(
                 recipe=recipe,
-                ds_config=launch.ds_config,
-                fingerprints=launch.fingerprints,
-                run_dir=launch.run_dir,
                 world=world,
                 device=device,
                 engine=engine,
                 stream=stream,
                 validation=_validation(launch, readers, stream.train_micro_batch_size_per_gpu),
                 tracker=tracker,
+                saver=saver,
+                stopper=stopper,
+                watchdog=watchdog,
             ),
             state,
         )
+    if reason is None:
+        return EXIT_DONE
+    if world.is_rank_zero:
+        logger.info("stopped by %s after step %d, saved: the same command goes on from there", reason, state.step)
+    return EXIT_SAVED
 
 
 def open_stream(reader: PairReader, engine: DeepSpeedEngine, world: World) -> PairStream:

@@ -12,6 +12,8 @@ from typing import NoReturn
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+EXIT_SAVED = 75
+"""Saved before the last step, to be started again; sysexits.h's EX_TEMPFAIL, on which schedulers requeue."""
 EXIT_INTERRUPTED = 130
 
 

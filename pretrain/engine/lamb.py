@@ -221,6 +221,17 @@ class Lamb(torch.optim.Optimizer):
         return update
 
 
+def trust_ratio_values(lamb: Lamb) -> dict[str, float]:
+    """Return the last step's trust ratios as metrics: lamb/trust_ratio_min, _mean, _max, and each by its name."""
+    ratios = lamb.trust_ratios()
+    if not ratios:
+        return {}
+    together = {"min": min(ratios.values()), "mean": sum(ratios.values()) / len(ratios), "max": max(ratios.values())}
+    return {f"lamb/trust_ratio_{name}": value for name, value in together.items()} | {
+        f"lamb/trust_ratio/{name}": ratio for name, ratio in ratios.items()
+    }
+
+
 def _ratios_of(squares: Tensor, layout: Layout, group: Mapping[str, Any]) -> Tensor:
     """Return |w| / |u| of every parameter of a layout within its bounds, float32; 1 where either is 0.
 

@@ -22,9 +22,12 @@ from pretrain.loop import Run, known_peak
 from pretrain.loop import train as run_loop
 from pretrain.metrics import LossMeter
 from pretrain.recipe import load_recipe
+from pretrain.saver import Saver
+from pretrain.stopping import Stopper
 from pretrain.tokenizer import load_tokenizer_info
 from runtime.dist import World
 from runtime.tracking import Tracker, read_metrics
+from runtime.watchdog import Watchdog
 from tokenization.manifest import load_manifest
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120), pytest.mark.usefixtures("one_rank")]
@@ -32,7 +35,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120), pytest.mark.use
 ONE = World(rank=0, local_rank=0, size=1)
 
 
-def run(recipe, config: dict, run_dir, *, on_cuda: bool = False) -> TrainingState:
+def run(recipe, config: dict, run_dir, *, on_cuda: bool = False, stopper: Stopper | None = None) -> TrainingState:
     """Do what a launch does after its checks, in this process."""
     resolved = resolve_ds_config(
         config,
@@ -46,7 +49,8 @@ def run(recipe, config: dict, run_dir, *, on_cuda: bool = False) -> TrainingStat
     launch = Launch(recipe, resolved, run_dir, load_manifest(recipe.shards), tokenizer, None, ONE)
     engine = build_engine(build_model(recipe, tokenizer), resolved)
     readers = {split: train.open_reader(launch, split) for split in ("train", "validation")}
-    with Tracker(
+    saver = Saver(engine, run_dir, recipe, resolved, launch.fingerprints, 1, True)
+    tracker = Tracker(
         run_dir,
         is_rank_zero=True,
         config={},
@@ -55,22 +59,25 @@ def run(recipe, config: dict, run_dir, *, on_cuda: bool = False) -> TrainingStat
         name="n",
         wandb_mode="off",
         tensorboard=False,
-    ) as tracker:
-        return run_loop(
+    )
+    with tracker, Watchdog(0, 1, 60.0) as watchdog:
+        state, reason = run_loop(
             Run(
                 recipe=recipe,
-                ds_config=resolved,
-                fingerprints=launch.fingerprints,
-                run_dir=run_dir,
                 world=ONE,
                 device=torch.device("cpu"),
                 engine=engine,
                 stream=train.open_stream(readers["train"], engine, ONE),
                 validation=train._validation(launch, readers, 4),
                 tracker=tracker,
+                saver=saver,
+                stopper=stopper or Stopper(),
+                watchdog=watchdog,
             ),
             TrainingState(),
         )
+    assert (reason is None) == (stopper is None)
+    return state
 
 
 def config_of(path) -> dict:
