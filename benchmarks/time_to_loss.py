@@ -44,10 +44,13 @@ from pretrain.initial import build_model
 from pretrain.loop import Run, train
 from pretrain.model.bert import StreamBert
 from pretrain.recipe import Recipe, parse_recipe
+from pretrain.saver import Saver
+from pretrain.stopping import Stopper
 from pretrain.tokenizer import load_tokenizer_info
 from runtime.dist import World, process_group
 from runtime.files import read_json, write_json
 from runtime.tracking import Tracker
+from runtime.watchdog import Watchdog
 from tokenization import shard
 from tokenization.manifest import load_manifest
 
@@ -198,17 +201,18 @@ def train_ours(setup: Setup) -> Curve:
 
     stream = setup.stream()
     stream.batch(Cursor())  # compiled code and the plan are ready, as they are for the peer
+    recipe, engine = setup.recipe(), build_engine(setup.model(), config)
     run = Run(
-        recipe=setup.recipe(),
-        ds_config=config,
-        fingerprints={},
-        run_dir=setup.folder / "run",
+        recipe=recipe,
         world=ONE,
         device=CPU,
-        engine=build_engine(setup.model(), config),
+        engine=engine,
         stream=stream,
         validation=validation,
         tracker=cast(Tracker, _Clocked(curve)),
+        saver=Saver(engine, setup.folder / "run", recipe, config, {}, ONE.size, is_rank_zero=True),
+        stopper=Stopper(),
+        watchdog=Watchdog(ONE.rank, ONE.size, recipe.training.hang_seconds),
     )
     curve.begin()
     train(run, TrainingState())

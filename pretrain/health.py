@@ -6,7 +6,7 @@ import logging
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -90,14 +90,16 @@ class Health:
                 "or train in bf16 from there"
             ) from None
 
-    def look(self, step: int, norm: float | None, *, applied: bool, local_loss: float, saved: str) -> None:
+    def look(
+        self, step: int, norm: float | None, *, applied: bool, local_loss: Callable[[], float], saved: str
+    ) -> None:
         """Look at an update; every rank must call with the same norm.
 
         Args:
             step: updates done, this one included where it was applied.
             norm: of the gradient, all ranks; None: not known.
             applied: whether the update was.
-            local_loss: sum of this rank's losses since the last log line.
+            local_loss: gives the sum of this rank's losses since the last log line.
             saved: the last good checkpoint.
 
         Raises:
@@ -138,10 +140,10 @@ class Health:
         logger.warning(message)
 
 
-def _where_from(local_loss: float) -> str:
+def _where_from(local_loss: Callable[[], float]) -> str:
     """Say which ranks' losses are none; every rank must call."""
     losses: list[float] = [0.0] * dist.get_world_size()
-    dist.all_gather_object(losses, local_loss)
+    dist.all_gather_object(losses, local_loss())
     ranks = [str(rank) for rank, loss in enumerate(losses) if not math.isfinite(loss)]
     if not ranks:
         return ", the losses are finite on every rank"

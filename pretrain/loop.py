@@ -78,32 +78,15 @@ def train(run: Run, state: TrainingState) -> tuple[TrainingState, str | None]:
             asked = time.monotonic()
             micro_batches, cursor = next(batches)
             waited_seconds = time.monotonic() - asked
-            with health.step(state.step, run.saver.describe_last()):
-                update = train_step(
-                    run.engine,
-                    micro_batches,
-                    losses,
-                    device=run.device,
-                    world=run.world,
-                    seed=recipe.training.seed,
-                    step=state.step,
-                )
+            update = _healthy_step(run, micro_batches, losses, health, state)
             before, state = state, _advance(run, state, micro_batches[0], cursor)
             speed.add(
                 WorkCounts.of(micro_batches[0].counts),
                 padding_tokens=sum(micro_batch.padding_tokens for micro_batch in micro_batches),
                 waited_seconds=waited_seconds,
             )
-            applied = state.step > before.step
-            health.look(
-                state.step,
-                None if update.gradient_norm is None else float(update.gradient_norm),
-                applied=applied,
-                local_loss=losses.local_sum,
-                saved=run.saver.describe_last(),
-            )
             reason = run.stopper.reason()
-            if not applied and not reason:
+            if state.step == before.step and not reason:
                 continue  # what is due at this step was done when it was reached
             is_last = state.step == steps or budget_is_over(run.engine)
             if is_last or state.step % recipe.training.log_interval_steps == 0:
@@ -116,6 +99,27 @@ def train(run: Run, state: TrainingState) -> tuple[TrainingState, str | None]:
             run.saver.poll()
             speed.exclude(time.monotonic() - paused)
     return state, reason
+
+
+def _healthy_step(
+    run: Run, micro_batches: list[MicroBatch], losses: LossMeter, health: Health, state: TrainingState
+) -> Update:
+    """Make one update and look at it, before anything is logged or saved of it."""
+    saved = run.saver.describe_last()
+    with health.step(state.step, saved):
+        update = train_step(
+            run.engine,
+            micro_batches,
+            losses,
+            device=run.device,
+            world=run.world,
+            seed=run.recipe.training.seed,
+            step=state.step,
+        )
+    norm = None if update.gradient_norm is None else float(update.gradient_norm)
+    applied = bool(run.engine.was_step_applied())
+    health.look(state.step + applied, norm, applied=applied, local_loss=lambda: losses.local_sum, saved=saved)
+    return update
 
 
 def known_peak(engine: DeepSpeedEngine, device: torch.device, given_tflops: float | None) -> float | None:

@@ -109,7 +109,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max-seconds",
         type=_positive,
-        help="save and stop before so many seconds have gone since the start, exit code 75",
+        help="save and stop before so many have gone since the start; exit code 75",
     )
     add_local_rank_argument(parser)
     return parser.parse_args(argv)
@@ -188,7 +188,7 @@ def _run(
             ),
             state,
         )
-    if reason is None:
+    if reason is None or state.step >= recipe.training.steps:
         return EXIT_DONE
     if world.is_rank_zero:
         logger.info("stopped by %s after step %d, saved: the same command goes on from there", reason, state.step)

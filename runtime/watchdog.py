@@ -1,7 +1,7 @@
 """Ends a run that hangs, and names the rank that the others wait for.
 
-Every rank writes how far it is into the process group's key-value store. Where a rank has done nothing for too long, its
-watchdog reads how far all of them are, says who is behind, and ends the process; the launcher then ends the others.
+Every rank writes how far it is into the process group's key-value store. Where a rank has done nothing for too long,
+its watchdog reads how far all of them are, says who is behind, and ends the process; the launcher then ends the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Watchdog:
         self._rank, self._world_size, self._hang_seconds = rank, world_size, hang_seconds
         # A connection of its own: the group's may be in use by the other thread.
         store = dist.distributed_c10d._get_default_store()
-        self._store = dist.PrefixStore(_PREFIX, store.clone() if hasattr(store, "clone") else store)
+        self._store = dist.distributed_c10d.PrefixStore(_PREFIX, store.clone() if hasattr(store, "clone") else store)
         self._beat = {"step": 0, "phase": "starting", "time": time.time()}
         self._last = time.monotonic()
         self._ended = threading.Event()

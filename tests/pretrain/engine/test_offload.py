@@ -9,6 +9,7 @@ import torch
 
 from pretrain.engine.build import build_engine, take_step
 from pretrain.engine.checkpoint import (
+    Retention,
     TrainingState,
     find_checkpoint,
     load_checkpoint,
@@ -45,7 +46,7 @@ def train_steps(engine: Any, steps: int) -> None:
 
 def save(engine: Any, config: dict[str, Any], run_dir: Any, step: int) -> None:
     state = TrainingState(step=step, epoch=0, consumed=2 * step, pairs_seen=2 * step, tokens_seen=step)
-    settings: Any = {"world_size": 1, "recipe": {}, "ds_config": config, "fingerprints": {}, "keep_last": 3}
+    settings: Any = {"world_size": 1, "recipe": {}, "ds_config": config, "fingerprints": {}, "retention": Retention(3)}
     save_checkpoint(engine, run_dir, state, **settings)
 
 
