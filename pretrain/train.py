@@ -161,16 +161,7 @@ def _run(
         world.is_rank_zero,
         launch.checkpoint.path if launch.checkpoint else None,
     )
-    tracker = Tracker(
-        launch.run_dir,
-        is_rank_zero=world.is_rank_zero,
-        config=_settings(launch),
-        first_step=state.step + 1,
-        project=recipe.tracking.project,
-        name=recipe.tracking.name or recipe.name,
-        wandb_mode=recipe.tracking.wandb,
-        tensorboard=recipe.tracking.tensorboard,
-    )
+    tracker = _tracker(launch, first_step=state.step + 1)
     watchdog = Watchdog(world.rank, world.size, recipe.training.hang_seconds)
     with tracker, stopper.listening(), watchdog:
         state, reason = train(
@@ -193,6 +184,20 @@ def _run(
     if world.is_rank_zero:
         logger.info("stopped by %s after step %d, saved: the same command goes on from there", reason, state.step)
     return EXIT_SAVED
+
+
+def _tracker(launch: Launch, first_step: int) -> Tracker:
+    tracking = launch.recipe.tracking
+    return Tracker(
+        launch.run_dir,
+        is_rank_zero=launch.world.is_rank_zero,
+        config=_settings(launch),
+        first_step=first_step,
+        project=tracking.project,
+        name=tracking.name or launch.recipe.name,
+        wandb_mode=tracking.wandb,
+        tensorboard=tracking.tensorboard,
+    )
 
 
 def open_stream(reader: PairReader, engine: DeepSpeedEngine, world: World) -> PairStream:

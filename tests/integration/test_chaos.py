@@ -24,9 +24,10 @@ SETTINGS = {
     "training.steps": STEPS,
     "checkpoint.interval_steps": SAVE_EVERY,
     "evaluation.interval_steps": 0,
-    "model.hidden_size": 128,
-    "model.num_hidden_layers": 3,
-    "model.intermediate_size": 512,
+    # Large enough that a step outlasts the polls below.
+    "model.hidden_size": 256,
+    "model.num_hidden_layers": 4,
+    "model.intermediate_size": 1024,
 }
 
 
@@ -107,7 +108,7 @@ def wait_until_ended(process: subprocess.Popen, run_dir: Path, seconds: float) -
 def kill_one(random_: random.Random, run_dir: Path, process: subprocess.Popen, step: int) -> str | None:
     """Wait for a step, and a moment more, and kill one process of the run; None: it had ended before."""
     end = time.monotonic() + 120
-    while last_step(run_dir) < step:
+    while len(of_run(run_dir)["rank"]) < 2 or last_step(run_dir) < step:
         assert time.monotonic() < end
         if process.poll() is not None:
             return None
@@ -131,7 +132,7 @@ def test_twenty_kills_change_nothing(launcher, ds_config_path, tmp_path):
     for _ in range(KILLS):
         saved = saved_step(broken)
         # Some are killed at the start, most between two saves or while saving.
-        target = random_.choice([0, *(min(saved + more, STEPS - 2) for more in range(1, 15))])
+        target = random_.choice([0, 0, *(saved + more for more in range(1, 10))])
         with started(launcher, log, 2, ds_config, broken, *settings()) as process:
             if target == 0:
                 time.sleep(random_.uniform(0.0, 8.0))
@@ -139,7 +140,7 @@ def test_twenty_kills_change_nothing(launcher, ds_config_path, tmp_path):
             wait_until_ended(process, broken, seconds=90)
         reached = last_step(broken)
         resumed.append(reached - saved_step(broken))
-        assert killed[-1] is not None or target == 0, log.read_text(encoding="utf-8")
+        assert killed[-1] is not None, log.read_text(encoding="utf-8")
         assert reached < STEPS
     ended = launcher.run(2, ds_config, broken, *settings())
     assert ended.code == 0, ended.output
