@@ -70,7 +70,7 @@ def _save(engine: Any, config: dict[str, Any], path: Path, step: int) -> Path:
         "fingerprints": {},
         "retention": Retention(1),
     }
-    return save_checkpoint(engine, path, state, retention=Retention(1), **named)
+    return save_checkpoint(engine, path, state, **named)
 
 
 def _resume(engine: Any, path: Path) -> None:
