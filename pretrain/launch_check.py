@@ -65,10 +65,10 @@ def check_launch(arguments: argparse.Namespace, world: World) -> Launch:
         warmup_steps=recipe.training.warmup_steps,
         on_cuda=torch.cuda.is_available(),
     )
-    recipe = _with_activation_checkpointing(recipe, ds_config, arguments)
+    recipe = with_activation_checkpointing(recipe, ds_config, arguments)
     tokenizer = load_tokenizer_info(recipe.tokenizer)
     manifest = load_manifest(recipe.shards)
-    _check_data(recipe, arguments.recipe, tokenizer, manifest)
+    check_data(recipe, arguments.recipe, tokenizer, manifest)
     run_dir = Path(arguments.run_dir or recipe.run_dir or f"runs/{recipe.name}")
     checkpoint = _find_resume(arguments.resume, run_dir)
     compiled = resolve_compile(
@@ -84,7 +84,7 @@ def check_launch(arguments: argparse.Namespace, world: World) -> Launch:
     return launch
 
 
-def _with_activation_checkpointing(recipe: Recipe, ds_config: dict[str, Any], arguments: argparse.Namespace) -> Recipe:
+def with_activation_checkpointing(recipe: Recipe, ds_config: dict[str, Any], arguments: argparse.Namespace) -> Recipe:
     """Return the recipe with activation checkpointing on, where the JSON asks for it."""
     if not checkpoints_activations(ds_config):
         return recipe
@@ -97,7 +97,8 @@ def _with_activation_checkpointing(recipe: Recipe, ds_config: dict[str, Any], ar
     return recipe.model_copy(update={"model": model.model_copy(update={"activation_checkpointing": True})})
 
 
-def _check_data(recipe: Recipe, source: str, tokenizer: TokenizerInfo, manifest: Manifest) -> None:
+def check_data(recipe: Recipe, source: str, tokenizer: TokenizerInfo, manifest: Manifest) -> None:
+    """Refuse a recipe, a tokenizer and shards that do not belong together; `source` is the recipe's file."""
     if tokenizer.fingerprint != manifest.tokenizer_fingerprint:
         raise ConfigError(
             f"{recipe.shards}/manifest.json was made with another tokenizer "
