@@ -34,6 +34,7 @@ from pretrain.launch_check import Launch, check_launch
 from pretrain.loop import Run, train
 from pretrain.model.bert import StreamBert
 from pretrain.model.compiling import compile_layers
+from pretrain.plan.at_start import explained_out_of_memory, plan_lines
 from runtime.command import EXIT_DONE, run_command
 from runtime.dist import World, add_local_rank_argument, barrier, process_group, world_from_environment
 from runtime.files import write_json
@@ -69,14 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if launch.world.is_rank_zero:
             logger.info("%s: all %d steps are done", launch.run_dir, launch.recipe.training.steps)
         return EXIT_DONE
-    # These can still find fault with the input, so they come before anything is written.
-    model = build_model(launch.recipe, launch.tokenizer, is_resumed=launch.checkpoint is not None)
-    compile_layers(model, launch.compiled)
-    if launch.checkpoint is None and launch.world.is_rank_zero:
-        verify(launch.manifest)
-    readers = {split: open_reader(launch, split) for split in _splits(launch)}
-    with process_group(launch.world) as device:
-        _run(launch, model, readers, device)
+    with explained_out_of_memory(launch):
+        # These can still find fault with the input, so they come before anything is written.
+        model = build_model(launch.recipe, launch.tokenizer, is_resumed=launch.checkpoint is not None)
+        compile_layers(model, launch.compiled)
+        if launch.checkpoint is None and launch.world.is_rank_zero:
+            verify(launch.manifest)
+        readers = {split: open_reader(launch, split) for split in _splits(launch)}
+        with process_group(launch.world) as device:
+            _run(launch, model, readers, device)
     return EXIT_DONE
 
 
@@ -253,6 +255,8 @@ def _describe(launch: Launch, model: torch.nn.Module, precision: str, state: Tra
         launch.world.size,
     )
     logger.info("train split: %s documents, %s tokens", f"{train_split.documents:,}", f"{train_split.tokens:,}")
+    for line in plan_lines(launch):
+        logger.info("%s", line)
     if launch.checkpoint is not None:
         logger.info("resumed from %s: step %d of %d", launch.checkpoint.path, state.step, recipe.training.steps)
     else:

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
 from pretrain.engine.ds_config import precision, zero_stage
@@ -165,7 +166,7 @@ def _partitioned(groups: Sequence[Sequence[Parameter]], setting: _Setting) -> Mo
     elif setting.has_own_sums and setting.stage == 2:
         gradients = own * setting.sums
     else:
-        gradients = max(_touched(groups, flats, rank, setting.world) for rank in range(setting.world)) * setting.size
+        gradients = _most_touched(groups, flats, setting.world) * setting.size
         step += own * _MASTER
         if setting.stage == 1:
             backward += (sum(counts) if setting.accumulation > 1 else 0) * setting.sums
@@ -179,17 +180,18 @@ def _partitioned(groups: Sequence[Sequence[Parameter]], setting: _Setting) -> Mo
     )
 
 
-def _touched(groups: Sequence[Sequence[Parameter]], flats: Sequence[int], rank: int, world: int) -> int:
-    """Return the elements of the parameters that a rank's slices touch, each whole."""
-    total = 0
+def _most_touched(groups: Sequence[Sequence[Parameter]], flats: Sequence[int], world: int) -> int:
+    """Return the elements of the parameters that a rank's slices touch, each whole, on the rank with most."""
+    total = np.zeros(world, dtype=np.int64)
     for group, flat in zip(groups, flats, strict=True):
-        first, last = rank * (flat // world), (rank + 1) * (flat // world)
-        start = 0
-        for parameter in group:
-            if start < last and start + parameter.numel > first:
-                total += parameter.numel
-            start += parameter.numel
-    return total
+        ends = np.cumsum([p.numel for p in group])
+        starts = np.concatenate([[0], ends[:-1]])
+        slices = np.arange(world) * (flat // world)
+        first = np.searchsorted(ends, slices, side="right")
+        last = np.searchsorted(starts, slices + flat // world, side="left")  # behind the last
+        is_real = first < last
+        total[is_real] += ends[last[is_real] - 1] - starts[first[is_real]]
+    return int(total.max())
 
 
 def _stage_3(groups: Sequence[Sequence[Parameter]], setting: _Setting) -> ModelStates:

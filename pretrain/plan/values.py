@@ -59,6 +59,30 @@ def plan_values(subject: Subject, options: Options) -> dict[str, Any]:
     return values
 
 
+def start_values(subject: Subject) -> dict[str, Any]:
+    """Return what `compact_lines` says, in some hundredths of a second: nothing is planned or walked through."""
+    setting, stage = setting_of(subject), zero_stage(subject.config)
+    epoch = None
+    if subject.manifest is not None:
+        epoch = count_epoch(subject.manifest, subject.recipe, subject.run_dir / "plans", may_plan=False)
+    own = memory_values(setting, stage)
+    size, source = device_bytes(None)
+    return {
+        "zero_stage": stage,
+        "parameters": parameter_values(subject),
+        "memory": {
+            "stages": [own],
+            "peak": own["peak"],
+            "device_bytes": size,
+            "device_source": source,
+            "usable_share": USABLE,
+            "fits": None if size is None else own["peak"] <= size * USABLE,
+        },
+        "traffic_bytes_per_step": asdict(traffic_of_step(subject.parameters, subject.config, subject.world_size)),
+        "run": run_values(subject, epoch),
+    }
+
+
 def parameter_values(subject: Subject) -> dict[str, Any]:
     """Return the parameters by part, and in all."""
     parts = count_by_part(subject.parameters)
