@@ -18,8 +18,6 @@ from tokenization.manifest import Manifest
 
 SAMPLE_SENTENCES = 1 << 18
 """Sentences that are planned at the most; what they give is scaled to the split."""
-_CONSUMED_WITH_NSP = 0.75
-"""Share of a pair's tokens that the text moves on by: all of a pair, and half of one whose B is from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,12 @@ def rough_epoch(manifest: Manifest, recipe: Recipe) -> EpochCounts:
     """Return an estimate from the manifest's counts alone."""
     split, pairing = manifest.splits[TRAIN_SPLIT], pairing_of(recipe)
     filled = pairing.seq_len - pairing.num_specials
-    consumed = filled * (_CONSUMED_WITH_NSP if pairing.nsp else 1.0)
-    pairs = max(1.0, split.tokens / consumed)
+    sentence = split.tokens / max(1, split.sentences)
+    # A pair takes sentences until it is full, so half of one too many; with a random B, half of them are put back.
+    taken = min(filled + sentence / 2, max(1.0, split.tokens / max(1, split.documents)))
+    if pairing.nsp and taken > sentence:
+        taken *= 0.75
+    pairs = max(1.0, split.tokens / taken)
     mean = pairing.seq_len * (1 - recipe.data.short_seq_prob / 2)
     return EpochCounts(pairs, pairs * mean, split.tokens, "estimated from the manifest's tokens", is_exact=False)
 

@@ -27,6 +27,8 @@ class Setting:
     vocab_size: int
     world_size: int
     checkpointing: bool
+    on_cuda: bool = True
+    """Whether a device has memory of its own, beside the host's."""
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -82,8 +84,10 @@ def device_memory(
 
 
 def allowed_stages(config: Mapping[str, Any]) -> Sequence[int]:
-    """Return the stages that the JSON could have; fp16 has no stage 0."""
-    return STAGES[1:] if precision(config) == "fp16" else STAGES
+    """Return the stages that the JSON could have as it is: none in fp16, or with sums in another type, is 0."""
+    kind = precision(config)
+    sums = config.get("data_types", {}).get("grad_accum_dtype") or kind
+    return STAGES if kind != "fp16" and sums == kind else STAGES[1:]
 
 
 def other_micro_batch(setting: Setting, micro_batch: int) -> dict[str, Any]:
@@ -132,7 +136,7 @@ def what_to_turn(setting: Setting) -> list[Turn]:
         for higher in STAGES[stage + 1 :]
     ]
     zero = dict(setting.config.get("zero_optimization", {}))
-    if stage and not zero.get("offload_optimizer"):
+    if stage and setting.on_cuda and not zero.get("offload_optimizer"):
         zero["offload_optimizer"] = {"device": "cpu"}
         config = dict(setting.config) | {"zero_optimization": zero}
         what = 'zero_optimization.offload_optimizer {"device": "cpu"} (masters and moments in the host\'s memory)'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any, TextIO
 
@@ -82,7 +83,12 @@ def warnings_of_plan(values: Mapping[str, Any]) -> list[str]:
 
 def write_report(values: Mapping[str, Any], stream: TextIO) -> None:
     """Write the tables."""
-    console = Console(file=stream, width=_WIDTH, highlight=False, soft_wrap=False)
+    buffer = io.StringIO()
+    _print_report(values, Console(file=buffer, width=_WIDTH, highlight=False, markup=False))
+    stream.write("".join(f"{line.rstrip()}\n" for line in buffer.getvalue().strip("\n").split("\n")))
+
+
+def _print_report(values: Mapping[str, Any], console: Console) -> None:
     table = _table("", "")
     batch = values["batch"]
     table.add_row(
@@ -103,15 +109,12 @@ def write_report(values: Mapping[str, Any], stream: TextIO) -> None:
     table.add_row("lr", ", ".join(f"step {int(step):,}: {lr:.3g}" for step, lr in values["lr"].items()) or "unknown")
     console.print(table)
     _memory_table(values, console)
-    for line in warnings_of_plan(values):
-        console.print(line)
-    for note in values["notes"]:
-        console.print(f"NOTE: {note}", markup=False)
-    for fault in values["faults"]:
-        console.print(f"FAULT: {fault}", markup=False)
-    console.print(
-        "nothing is wrong" if not values["faults"] else f"{len(values['faults'])} faults: training would refuse this"
-    )
+    lines = warnings_of_plan(values) + [f"NOTE: {note}" for note in values["notes"]]
+    lines += [f"FAULT: {fault}" for fault in values["faults"]]
+    if values["faults"]:
+        lines.append("The figures are those of the JSON without what is at fault. Training would refuse it.")
+    for line in lines or ["Nothing is wrong."]:
+        console.print(line, soft_wrap=True)
 
 
 def _memory_table(values: Mapping[str, Any], console: Console) -> None:
@@ -139,7 +142,7 @@ def _memory_table(values: Mapping[str, Any], console: Console) -> None:
             f"With average pairs ({memory['mean_stream']['tokens']:,} tokens) the peak is "
             f"{size(memory['peak_of_mean_stream'])}."
         )
-    console.print(_verdict(memory))
+    console.print(_verdict(memory), soft_wrap=True)
 
 
 def _verdict(memory: Mapping[str, Any]) -> str:

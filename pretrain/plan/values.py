@@ -10,7 +10,7 @@ import torch
 from pretrain.engine.ds_config import BATCH_KEYS, precision, zero_stage
 from pretrain.plan.activations import Stream, mean_stream, upper_stream
 from pretrain.plan.data import EpochCounts, count_epoch
-from pretrain.plan.device import GIB, USABLE, Setting, allowed_stages, device_memory, suggest
+from pretrain.plan.device import GIB, STAGES, USABLE, Setting, device_memory, suggest
 from pretrain.plan.parameters import count_by_part
 from pretrain.plan.schedule import lr_at, milestones
 from pretrain.plan.speed import Speed
@@ -31,7 +31,14 @@ class Options:
 
 def setting_of(subject: Subject) -> Setting:
     """Return what memory depends on."""
-    return Setting(subject.recipe, subject.config, subject.vocab_size, subject.world_size, subject.checkpointing)
+    return Setting(
+        recipe=subject.recipe,
+        config=subject.config,
+        vocab_size=subject.vocab_size,
+        world_size=subject.world_size,
+        checkpointing=subject.checkpointing,
+        on_cuda=subject.on_cuda,
+    )
 
 
 def plan_values(subject: Subject, options: Options) -> dict[str, Any]:
@@ -139,7 +146,7 @@ def _memory(subject: Subject, setting: Setting, epoch: EpochCounts | None, optio
     values: dict[str, Any] = {
         "stream": asdict(upper),
         "mean_stream": None if mean is None else asdict(mean),
-        "stages": [memory_values(setting, other) for other in allowed_stages(subject.config)],
+        "stages": [memory_values(setting, other) for other in STAGES],
         "peak": device_memory(setting).peak,
         "peak_of_mean_stream": None if mean is None else device_memory(setting, stream=mean).peak,
         "zero_stage": stage,

@@ -12,6 +12,8 @@ import torch
 from pretrain import launch_check, train
 from pretrain.plan import at_start
 from pretrain.plan.at_start import explained_out_of_memory, plan_lines
+from pretrain.plan.device import what_to_turn
+from pretrain.plan.values import setting_of
 from runtime.dist import World
 
 
@@ -67,13 +69,20 @@ def test_out_of_memory_is_explained(fail, launch, caplog):
         "activations of the layers",
         "train_micro_batch_size_per_gpu 4 -> 2, gradient_accumulation_steps 4 -> 8",
         "activation checkpointing",
-        "offload_optimizer",
     ):
         assert expected in text
     if fail is real_cpu_allocation:
         assert f"{1 << 60}" in text
     if fail is of_cuda:
         assert "Tried to allocate 2.00 GiB" in text
+
+
+def test_offload_is_said_where_a_device_has_its_own_memory(launch):
+    turns = what_to_turn(replace(setting_of(at_start._subject_of(launch)), on_cuda=True))
+    assert any("offload_optimizer" in turn.what for turn in turns)
+    assert all(turn.saves > 0 for turn in turns)
+    on_cpu = what_to_turn(replace(setting_of(at_start._subject_of(launch)), on_cuda=False))
+    assert not any("offload_optimizer" in turn.what for turn in on_cpu)
 
 
 def test_what_was_turned_is_not_said_again(launch, caplog):

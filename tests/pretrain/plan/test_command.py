@@ -120,3 +120,9 @@ def test_a_hostfile_gives_the_ranks(recipe_path, ds_config_path, capsys, tmp_pat
     path.write_text("a slots=2\nb slots=2\n")
     _, values = plan(recipe_path, ds_config_path(1), capsys, "--hostfile", str(path))
     assert values["world_size"] == 4
+
+
+def test_no_stage_is_suggested_that_training_would_refuse(recipe_path, ds_config_path, capsys):
+    path = ds_config_path(2, "bf16", data_types={"grad_accum_dtype": "fp32"})
+    _, values = plan(recipe_path, path, capsys, "--device-gib", "1", "--suggest", "--device", "cpu")
+    assert values["memory"]["suggestion"]["stage"] == 1
