@@ -48,7 +48,9 @@ def planned_parameters(layers: int = LAYERS, hidden: int = HIDDEN) -> list[Param
     return bert_parameters(settings, VOCAB_SIZE)
 
 
-def measure_cells(ranks: int, layers: int = LAYERS, hidden: int = HIDDEN) -> list[dict[str, Any]]:
+def measure_cells(
+    ranks: int, layers: int = LAYERS, hidden: int = HIDDEN, accumulation: int = 1
+) -> list[dict[str, Any]]:
     """Start `memory_rank` on some ranks.
 
     Returns:
@@ -63,7 +65,7 @@ def measure_cells(ranks: int, layers: int = LAYERS, hidden: int = HIDDEN) -> lis
         command = [
             *(str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", str(ranks)),
             *("--master_port", str(free_port()), "--module", "benchmarks.memory_rank", str(output)),
-            *("--layers", str(layers), "--hidden", str(hidden)),
+            *("--layers", str(layers), "--hidden", str(hidden), "--accumulation", str(accumulation)),
         ]
         subprocess.run(command, check=True, cwd=_ROOT, timeout=_SECONDS, capture_output=True)
         cells: list[dict[str, Any]] = read_json(output)

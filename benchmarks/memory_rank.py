@@ -38,10 +38,11 @@ PAIR_TOKENS = 16
 CPU = torch.device("cpu")
 
 
-def ds_config(stage: int, precision: str, world_size: int) -> dict[str, Any]:
-    """Return the JSON of a cell as this project resolves it on a CPU, one pair a rank."""
+def ds_config(stage: int, precision: str, world_size: int, accumulation: int) -> dict[str, Any]:
+    """Return the JSON of a cell as this project resolves it on a CPU, one pair a micro-batch."""
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": accumulation,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}},
         "zero_optimization": {"stage": stage},
     }
@@ -81,22 +82,24 @@ def live_storages(model: nn.Module | None = None) -> dict[int, int]:
     return storages
 
 
-def measure(stage: int, precision: str, world: World, micro_batch: MicroBatch, model: StreamBert) -> dict[str, Any]:
+def measure(
+    stage: int, precision: str, world: World, micro_batch: MicroBatch, model: StreamBert, accumulation: int
+) -> dict[str, Any]:
     """Train one step, run the next to the end of its backward, and add up what lives just before `step()`."""
-    config = ds_config(stage, precision, world.size)
+    config = ds_config(stage, precision, world.size, accumulation)
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     before = set(live_storages()) - own
     engine = build_engine(model, config)
-    for step in range(2):
+    for micro_step in range(2 * accumulation):
         loss = micro_batch_loss(
             forward_sums(engine, micro_batch, CPU),
             global_masked_tokens=micro_batch.global_masked_tokens,
             global_pairs=micro_batch.global_pairs,
             world_size=world.size,
-            accumulation=1,
+            accumulation=accumulation,
         )
         engine.backward(loss)
-        if step == 0:
+        if micro_step < 2 * accumulation - 1:
             take_step(engine)
     del loss
     held = sum(size for key, size in live_storages(model).items() if key not in before)
@@ -111,6 +114,7 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--hidden", type=int, default=HIDDEN)
+    parser.add_argument("--accumulation", type=int, default=1, help="micro-steps of a step")
     add_local_rank_argument(parser)
     arguments = parser.parse_args()
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
@@ -119,7 +123,10 @@ def main() -> None:
     with process_group(world):
         micro_batch = make_micro_batch([PAIR_TOKENS], VOCAB_SIZE)
         cells = [
-            measure(*cell, world, micro_batch, measured_bert(arguments.layers, arguments.hidden)) for cell in CELLS
+            measure(
+                *cell, world, micro_batch, measured_bert(arguments.layers, arguments.hidden), arguments.accumulation
+            )
+            for cell in CELLS
         ]
     if world.is_rank_zero:
         write_json(arguments.output, cells)

@@ -46,7 +46,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="speed of all devices: a number, a run dir, or the JSON of zerobert bench step (default: the run dir's)",
     )
     parser.add_argument("--suggest", action="store_true", help="largest micro-batch and smallest ZeRO stage that fit")
-    parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; -: on stdout in place of the tables")
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write all figures as JSON; -: on stdout in place of the tables",
+    )
     return parser
 
 
