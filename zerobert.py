@@ -11,6 +11,7 @@ COMMANDS = {
     "tokenizer": ("tokenization.train", "text -> tokenizer: WordPiece, BPE or Unigram"),
     "shard": ("tokenization.shard", "text -> token shards with a manifest"),
     "audit": ("pretrain.audit.command", "what is in shards, and what is wrong with them"),
+    "plan": ("pretrain.plan.command", "what a launch would do: sizes, memory, traffic, time, and its faults"),
     "bench": ("pretrain.bench.command", "what this machine does with a setting, in a minute"),
     "checkpoint": ("pretrain.checkpoint_command", "list, verify and remove the checkpoints of a run"),
     "export": ("pretrain.export", "checkpoint -> stock Hugging Face BERT, with proof"),

@@ -23,7 +23,7 @@ from runtime.files import read_json, write_json
 
 NAMES = (
     *("tokenize", "prepare", "scale", "planning", "sparse_store", "sentences", "load", "resume", "balance"),
-    *("step", "step_memory", "engine", "lamb", "time_to_loss"),
+    *("step", "step_memory", "engine", "lamb", "memory", "time_to_loss"),
 )
 
 

@@ -73,9 +73,9 @@ def check_launch(arguments: argparse.Namespace, world: World) -> Launch:
         lr_scaling=recipe.training.lr_scaling,
         lr_reference_batch=recipe.training.lr_reference_batch,
     )
-    recipe = _with_activation_checkpointing(recipe, ds_config, arguments)
+    recipe = with_activation_checkpointing(recipe, ds_config, arguments)
     manifest = load_manifest(recipe.shards)
-    _check_data(recipe, arguments.recipe, tokenizer, manifest)
+    check_data(recipe, arguments.recipe, tokenizer, manifest)
     run_dir = Path(arguments.run_dir or recipe.run_dir or f"runs/{recipe.name}")
     checkpoint = _find_resume(arguments.resume, run_dir)
     compiled = resolve_compile(
@@ -107,7 +107,7 @@ def check_checkpoint(launch: Launch) -> None:
         _check_same_run(launch.checkpoint, launch)
 
 
-def _with_activation_checkpointing(recipe: Recipe, ds_config: dict[str, Any], arguments: argparse.Namespace) -> Recipe:
+def with_activation_checkpointing(recipe: Recipe, ds_config: dict[str, Any], arguments: argparse.Namespace) -> Recipe:
     """Return the recipe with activation checkpointing on, where the JSON asks for it."""
     if not checkpoints_activations(ds_config):
         return recipe
@@ -120,7 +120,8 @@ def _with_activation_checkpointing(recipe: Recipe, ds_config: dict[str, Any], ar
     return recipe.model_copy(update={"model": model.model_copy(update={"activation_checkpointing": True})})
 
 
-def _check_data(recipe: Recipe, source: str, tokenizer: TokenizerInfo, manifest: Manifest) -> None:
+def check_data(recipe: Recipe, source: str, tokenizer: TokenizerInfo, manifest: Manifest) -> None:
+    """Refuse a recipe, a tokenizer and shards that do not belong together; `source` is the recipe's file."""
     if tokenizer.fingerprint != manifest.tokenizer_fingerprint:
         raise ConfigError(
             f"{recipe.shards}/manifest.json was made with another tokenizer "

@@ -37,6 +37,7 @@ from pretrain.launch_check import Launch, check_launch
 from pretrain.loop import Run, train
 from pretrain.model.bert import StreamBert
 from pretrain.model.compiling import compile_layers
+from pretrain.plan.at_start import explained_out_of_memory, plan_lines
 from pretrain.saver import Saver
 from pretrain.settle import run_dir_of_this_run, settle
 from pretrain.stopping import Stopper
@@ -77,20 +78,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         if launch.world.is_rank_zero:
             logger.info("%s: all %d steps are done", launch.run_dir, launch.recipe.training.steps)
         return EXIT_DONE
-    # These can still find fault with the input, so they come before anything is written.
-    model = build_model(launch.recipe, launch.tokenizer, is_resumed=launch.checkpoint is not None)
-    compile_layers(model, launch.compiled)
-    _warn(launch, model, arguments.deepspeed_config)
-    if launch.checkpoint is None and launch.world.is_rank_zero:
-        verify(launch.manifest)
-    readers = {split: open_reader(launch, split) for split in _splits(launch)}
-    if "LOCAL_RANK" in os.environ:
-        watch_ancestors()
-    with process_group(launch.world) as device, run_dir_of_this_run(launch.run_dir):
-        launch = settle(launch, arguments.resume)
-        if launch.is_complete:
-            return EXIT_DONE
-        return _run(launch, model, readers, device, arguments.max_seconds)
+    with explained_out_of_memory(launch):
+        # These can still find fault with the input, so they come before anything is written.
+        model = build_model(launch.recipe, launch.tokenizer, is_resumed=launch.checkpoint is not None)
+        compile_layers(model, launch.compiled)
+        _warn(launch, model, arguments.deepspeed_config)
+        if launch.checkpoint is None and launch.world.is_rank_zero:
+            verify(launch.manifest)
+        readers = {split: open_reader(launch, split) for split in _splits(launch)}
+        if "LOCAL_RANK" in os.environ:
+            watch_ancestors()
+        with process_group(launch.world) as device, run_dir_of_this_run(launch.run_dir):
+            launch = settle(launch, arguments.resume)
+            if launch.is_complete:
+                return EXIT_DONE
+            return _run(launch, model, readers, device, arguments.max_seconds)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -321,6 +323,8 @@ def _describe(launch: Launch, model: torch.nn.Module, precision: str, state: Tra
             config["train_batch_size"],
         )
     logger.info("train split: %s documents, %s tokens", f"{train_split.documents:,}", f"{train_split.tokens:,}")
+    for line in plan_lines(launch):
+        logger.info("%s", line)
     if launch.checkpoint is not None:
         logger.info("resumed from %s: step %d of %d", launch.checkpoint.path, state.step, recipe.training.steps)
     else:

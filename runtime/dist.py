@@ -74,7 +74,7 @@ def process_group(world: World) -> Iterator[torch.device]:
     if world.size == 1:
         # Started without a launcher, or by one that sets no address.
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-        os.environ.setdefault("MASTER_PORT", str(_free_port()))
+        os.environ.setdefault("MASTER_PORT", str(free_port()))
         for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
             os.environ.setdefault(name, value)
     if torch.cuda.is_available():
@@ -121,7 +121,8 @@ def max_over_ranks(value: float, device: torch.device) -> float:
     return float(largest.item())
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this host that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -121,10 +121,10 @@ def _join(context: torch.multiprocessing.ProcessContext) -> None:
 @pytest.mark.timeout(90)
 def test_process_group(tmp_path: Path):
     """Two ranks at once with one alone, which must not meet them."""
-    from runtime.dist import _free_port
+    from runtime.dist import free_port
 
     spawn = torch.multiprocessing.spawn
-    pair = spawn(_work_on_rank, args=((_free_port(), _free_port()), str(tmp_path)), nprocs=2, join=False)
+    pair = spawn(_work_on_rank, args=((free_port(), free_port()), str(tmp_path)), nprocs=2, join=False)
     alone = spawn(_work_alone, args=(str(tmp_path),), nprocs=1, join=False)
     _join(pair)
     _join(alone)
