@@ -6,11 +6,13 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
+from unittest import mock
 
 import deepspeed
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
@@ -38,7 +40,7 @@ def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine
     """
     optimizer, config = _take_optimizer(model, config)
     schedule, config = _take_schedule(config)
-    with named_build_locks():
+    with named_build_locks(), _no_step_while_building():
         init_deepspeed_distributed()
         engine, _, _, scheduler = deepspeed.initialize(
             model=model,
@@ -56,6 +58,15 @@ def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine
         # lr(0) for the first alone.
         scheduler.step()
     return engine
+
+
+def _no_step_while_building() -> Any:
+    """Keep DeepSpeed's optimizer of bf16 without ZeRO from a step on gradients of 0, made to have the moments.
+
+    It would move the weights by their decay, and count as a step in the bias correction. Moments come with the first
+    real step as well.
+    """
+    return mock.patch.object(FP16_UnfusedOptimizer, "initialize_optimizer_states", return_value=None)
 
 
 def _take_optimizer(

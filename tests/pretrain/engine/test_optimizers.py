@@ -22,7 +22,7 @@ from pretrain.engine.ds_config import resolve_ds_config
 from pretrain.engine.ds_optimizer import REFUSED, lr_factor
 from pretrain.engine.ds_schedule import schedule_changes
 from pretrain.engine.lion import Lion
-from pretrain.engine.optim import make_optimizer, named_muon_groups
+from pretrain.engine.optim import make_optimizer, named_muon_groups, parameter_groups
 from pretrain.engine.schedules import BudgetLR
 from runtime.command import ConfigError
 from tests.pretrain.engine.test_schedule import L1, _train
@@ -424,3 +424,14 @@ def test_muon_s_lrs_are_scaled_as_well():
     params = {"muon_lr": 0.02, "adam_lr": 3e-4}
     config = _config("Muon", params, gradient_accumulation_steps=4, lr_scaling="linear", lr_reference_batch=2)
     assert config["optimizer"]["params"] == {"lr": 2e-3, "muon_lr": 0.04, "adam_lr": pytest.approx(6e-4)}
+
+
+def test_building_in_bf16_without_zero_moves_nothing(make_engine: Any, tiny_bert: Any):
+    """DeepSpeed would make a step on gradients of 0 there: a decay, and one more step in the bias correction."""
+    for kind in ("AdamW", "Lamb"):
+        engine = make_engine(_config(kind, stage=0, bf16={"enabled": True}, params={"weight_decay": 0.5}))
+        masters = [master for group in engine.optimizer.fp32_groups for master in group]
+        fresh = [p for group in parameter_groups(tiny_bert()) for p in group["params"]]
+        for master, parameter in zip(masters, fresh, strict=True):
+            assert torch.equal(master, parameter.to(torch.bfloat16).float()) or torch.equal(master, parameter)
+        assert not engine.basic_optimizer.state
