@@ -47,6 +47,27 @@ def ancestors(generations: int = GENERATIONS) -> list[int]:
     return found
 
 
+_FIRST = ancestors()
+"""As this process began: read when the module is imported, which is long before it is asked to watch."""
+
+
+def is_orphan() -> bool:
+    """Say whether DeepSpeed's launcher of this host had lost what started it before this process could look.
+
+    The first process of the machine is then its parent; in a container that may be `deepspeed` itself.
+    """
+    if len(_FIRST) != 1 or b"deepspeed.launcher.launch" not in _command_of(_FIRST[0]):
+        return False
+    return b"deepspeed" not in _command_of(1)
+
+
+def _command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def watch_ancestors(
     *, on_loss: Callable[[], None] | None = None, generations: int = GENERATIONS, poll_seconds: float = POLL_SECONDS
 ) -> threading.Thread:
@@ -60,11 +81,10 @@ def watch_ancestors(
     Returns:
         The thread; it ends with the process.
     """
-    first = ancestors(generations)
     act = on_loss or (lambda: os.kill(os.getpid(), signal.SIGTERM))
 
     def watch() -> None:
-        while ancestors(generations) == first:
+        while ancestors(generations) == _FIRST[:generations] and not is_orphan():
             time.sleep(poll_seconds)
         act()
 
