@@ -42,7 +42,7 @@ def test_a_signal_to_one_rank_and_the_end_of_the_time_save_and_exit_75(launcher,
     began = time.monotonic()
     ended = launcher.run(2, ds_config, run, *SETTINGS, "--max-seconds", "12")
     assert ended.code == 75, ended.output
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 60
     assert "stopped by --max-seconds after step" in ended.output
     assert first < int((run / "checkpoints" / "latest").read_text()[5:]) < 40
 
