@@ -16,6 +16,8 @@ CLIENT_STATE_KEY = "zerobert"
 FORMAT_VERSION = 2
 """1 had the files' sizes alone; it is still read."""
 BROKEN_PREFIX = "broken_"
+UNFINISHED_FILE = "unfinished"
+"""In a folder from when it is made until its list is written: what a save that was cut short leaves can be told."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pretrain.engine.checkpoint.folder import (
     CLIENT_STATE_KEY,
     FORMAT_VERSION,
     LATEST_FILE,
+    UNFINISHED_FILE,
     TrainingState,
     tag_of,
     whole_tags,
@@ -85,10 +86,11 @@ class PendingSave:
     def _list(self, parts: list[dict[str, dict[str, Any]]]) -> None:
         listed = {name: entry for part in parts for name, entry in part.items()}
         for file in self.path.iterdir():  # DeepSpeed's script for its users
-            if file.name not in listed:
+            if file.name not in (*listed, UNFINISHED_FILE):
                 self.files.note(file)
                 listed[file.name] = self.files.written.files[file.name]
         write_json(self.path / CHECKPOINT_FILE, {**self.content, "files": dict(sorted(listed.items()))})
+        (self.path / UNFINISHED_FILE).unlink()
         write_text(self.path.parent / LATEST_FILE, self.path.name)
         remove_older(self.path.parent, self.path.name, self.retention)
 
@@ -197,6 +199,7 @@ def _make_folder(path: Path) -> None:
     if path.exists():
         shutil.rmtree(path)  # left by a start that died while saving, or remade after a resume
     path.mkdir(parents=True)
+    (path / UNFINISHED_FILE).touch()
 
 
 def _gathered(written: Written) -> list[Written]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import torch.distributed as dist
 
 from pretrain.engine.checkpoint.folder import (
     BROKEN_PREFIX,
+    CHECKPOINT_FILE,
     CHECKPOINTS_DIR,
     LATEST_FILE,
+    UNFINISHED_FILE,
     Checkpoint,
     DamagedError,
     candidates,
@@ -60,6 +63,8 @@ def settle_on_newest(run_dir: Path) -> Checkpoint | None:
         ConfigError: there are checkpoints, and none is whole; they stay as they are.
     """
     root, began = run_dir / CHECKPOINTS_DIR, time.monotonic()
+    if dist.get_rank() == 0:
+        _remove_unfinished(run_dir)
     broken: dict[str, list[str]] = {}
     for tag in _agreed(candidates(run_dir)):
         checkpoint, faults = _verified(root / tag)
@@ -111,6 +116,20 @@ def _verified(path: Path) -> tuple[Checkpoint | None, list[str]]:
     dist.all_gather_object(gathered, faults)
     together = list(dict.fromkeys(fault for part in gathered for fault in part))
     return (None if together else checkpoint), together
+
+
+def _remove_unfinished(run_dir: Path) -> None:
+    """Remove what a save that was cut short has left; it was never a checkpoint."""
+    root = run_dir / CHECKPOINTS_DIR
+    for marker in root.glob(f"*/{UNFINISHED_FILE}"):
+        if (marker.parent / CHECKPOINT_FILE).is_file():
+            marker.unlink()
+        else:
+            logger.info("%s: a save that was cut short; removed", marker.parent)
+            shutil.rmtree(marker.parent)
+    for folder in (run_dir, root):
+        for temporary in folder.glob(".*.tmp"):
+            temporary.unlink()
 
 
 def _put_aside(root: Path, tag: str, faults: list[str]) -> None:

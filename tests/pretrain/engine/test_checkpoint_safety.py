@@ -190,3 +190,21 @@ def test_the_command(saved, capsys):
     with pytest.raises(ConfigError, match="no run dir"):
         checkpoint_command.main(["ls", str(run / "nothing")])
     shutil.rmtree(run / "checkpoints" / "step_00000002")
+
+
+@pytest.mark.parametrize("stage", [1], indirect=True)
+def test_a_save_that_was_cut_short_is_cleared_away_and_a_lost_list_is_not(saved, monkeypatch):
+    engine, config, run = saved
+    root = run / "checkpoints"
+    with monkeypatch.context() as patch:
+        patch.setattr("pretrain.engine.checkpoint.saving.write_json", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            save_checkpoint(engine, run, TrainingState(step=4), **arguments_of(config))
+    (root / ".latest.7.tmp").touch()
+    (root / "step_00000001" / "checkpoint.json").unlink()
+    assert (root / "step_00000004" / "unfinished").is_file()
+    assert settle_on_newest(run).state.step == 3
+    assert not (root / "step_00000004").exists()
+    assert not (root / ".latest.7.tmp").exists()
+    assert (root / "step_00000001").is_dir()
+    assert not list(root.glob("*/unfinished"))
