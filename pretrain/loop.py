@@ -92,7 +92,8 @@ def train(run: Run, state: TrainingState) -> tuple[TrainingState, str | None]:
             if is_last or state.step % recipe.training.log_interval_steps == 0:
                 _log(run, state, losses, speed, update, clock, health)
             paused = time.monotonic()
-            if run.validation and (is_last or _is_due(state.step, recipe.evaluation.interval_steps)):
+            # A run that is to stop has little time: it saves first of all.
+            if run.validation and not reason and (is_last or _is_due(state.step, recipe.evaluation.interval_steps)):
                 _evaluate(run, run.validation, state)
             if is_last or reason or _is_due(state.step, recipe.checkpoint.interval_steps):
                 _save(run, state, wait=is_last or reason is not None)

@@ -44,10 +44,10 @@ class Saver:
 
         Args:
             state: after a step.
-            wait: until it is whole: at the end of a run.
+            wait: until it is whole: at the end of a run, where there is no next one to try.
 
         Raises:
-            SaveError: it could not be written, and checkpoint.on_error is "stop".
+            SaveError: it could not be written, and checkpoint.on_error is "stop" or nothing comes after it.
         """
         began, settings = time.monotonic(), self.recipe.checkpoint
         self.finish()
@@ -64,9 +64,9 @@ class Saver:
                 in_background=settings.asynchronous and not wait,
             )
         except SaveError as error:
-            self._failed(error)
+            self._failed(error, is_last=wait)
         if wait or not settings.asynchronous:
-            self.finish()
+            self.finish(is_last=wait)
         self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
 
     def poll(self) -> None:
@@ -74,22 +74,29 @@ class Saver:
         if self._pending is not None and self._pending.is_done():
             self.finish()
 
-    def finish(self) -> None:
-        """Finish the save that is on its way, if one is."""
+    def finish(self, *, is_last: bool = False) -> None:
+        """Finish the save that is on its way, if one is.
+
+        Args:
+            is_last: whether no other follows.
+
+        Raises:
+            SaveError: as `save`.
+        """
         pending, self._pending = self._pending, None
         if pending is None:
             return
         try:
             self.last = pending.finish()
         except SaveError as error:
-            self._failed(error)
+            self._failed(error, is_last=is_last)
         else:
             if self.is_rank_zero:
                 logger.info("step %d  saved %s", pending.state.step, self.last)
 
-    def _failed(self, error: SaveError) -> None:
+    def _failed(self, error: SaveError, *, is_last: bool) -> None:
         message = f"{error}; {self.describe_last()}"
-        if self.recipe.checkpoint.on_error == "stop":
+        if is_last or self.recipe.checkpoint.on_error == "stop":
             raise SaveError(message) from None
         if self.is_rank_zero:
             logger.warning("%s; training goes on (checkpoint.on_error)", message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import time
@@ -24,6 +25,8 @@ _FIRST_SAVE_SECONDS = 60.0
 _FIRST_SAVE_SHARE = 0.1
 """What is kept free for a save before one was measured: the smaller of a minute and this share of the time."""
 _MARGIN = 1.5
+_ECHO_SECONDS = 5.0
+"""Launchers pass on what ranks got themselves, and ranks miss a launcher that died of it: no second wish."""
 
 
 def seconds_since_start() -> float:
@@ -43,6 +46,7 @@ class Stopper:
     def __init__(self, max_seconds: float | None = None) -> None:
         self._max_seconds = max_seconds
         self._signal = 0
+        self._signalled = -math.inf
         self._longest_step = 0.0
         self._longest_save: float | None = None
         self._last = time.monotonic()
@@ -51,7 +55,7 @@ class Stopper:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take signals for a request to stop after the step; a second one ends the process at once."""
+        """Take signals for a request to stop after the step; one some seconds later ends the process at once."""
         before = {number: signal.signal(number, self._note) for number in SIGNALS}
         try:
             yield
@@ -61,10 +65,12 @@ class Stopper:
                 signal.signal(number, signal.SIG_IGN if self._signal else handler)
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        if self._signal:
+        now = time.monotonic()
+        if not self._signal:
+            self._signal, self._signalled = number, now
+        elif now - self._signalled > _ECHO_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        self._signal = number
 
     def saved(self, seconds: float) -> None:
         """Learn how long a save takes."""

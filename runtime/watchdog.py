@@ -17,6 +17,9 @@ from types import TracebackType
 import torch.distributed as dist
 
 POLL_SECONDS = 1.0
+REPORT_SECONDS = 10.0
+"""Longest wait for the list of all ranks: the rank that keeps it may be the one that hangs."""
+_NO_ANSWER = "rank 0, which keeps the list of all, does not answer"
 _PREFIX = "watchdog"
 
 
@@ -37,18 +40,22 @@ class Watchdog:
         self._beat = {"step": 0, "phase": "starting", "time": time.time()}
         self._last = time.monotonic()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._threads = [
+            threading.Thread(target=target, name=f"watchdog-{target.__name__}", daemon=True)
+            for target in (self._publish, self._watch)
+        ]
 
     def __enter__(self) -> Watchdog:
         """Begin to watch."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Watch no longer; where an exception comes by, say how far every rank was."""
         self._ended.set()
         if isinstance(error, RuntimeError) and any(word in str(error) for word in ("onnection", "gloo", "NCCL")):
-            sys.stderr.write(f"[rank {self._rank}] another rank is gone; {self.report()}\n")
+            sys.stderr.write(f"[rank {self._rank}] another rank is gone; {self._report_in_time()}\n")
 
     def beat(self, step: int, phase: str) -> None:
         """Say that this rank is at work.
@@ -68,7 +75,7 @@ class Watchdog:
             try:
                 beat = json.loads(self._store.get(key)) if self._store.check([key]) else None
             except RuntimeError:
-                return "rank 0, which keeps the list of all, does not answer"
+                return _NO_ANSWER
             beats.append((rank, beat or {"step": 0, "phase": "starting", "time": now}))
         behind = sorted(beats, key=lambda entry: (entry[1]["step"], entry[1]["time"]))
         parts = [
@@ -77,7 +84,15 @@ class Watchdog:
         ]
         return "furthest behind first: " + "; ".join(parts[:8]) + ("; ..." if len(parts) > 8 else "")
 
-    def _watch(self) -> None:
+    def _report_in_time(self) -> str:
+        reports: list[str] = []
+        reader = threading.Thread(target=lambda: reports.append(self.report()), daemon=True)
+        reader.start()
+        reader.join(REPORT_SECONDS)
+        return reports[0] if reports else _NO_ANSWER
+
+    def _publish(self) -> None:
+        """Write this rank's beats; apart from `_watch`, as a store whose rank hangs may keep a writer waiting."""
         written = None
         while not self._ended.wait(min(POLL_SECONDS, self._hang_seconds / 4)):
             beat = self._beat
@@ -87,6 +102,9 @@ class Watchdog:
                 except RuntimeError:
                     return  # rank zero is gone, and the group's own error ends this process
                 written = beat
+
+    def _watch(self) -> None:
+        while not self._ended.wait(min(POLL_SECONDS, self._hang_seconds / 4)):
             waited = time.monotonic() - self._last
             if waited > self._hang_seconds:
                 self._end(waited)
@@ -94,7 +112,7 @@ class Watchdog:
     def _end(self, waited: float) -> None:
         sys.stderr.write(
             f"[rank {self._rank}] no step for {waited:.0f} s (training.hang_seconds = {self._hang_seconds:g}); "
-            f"{self.report()}\n"
+            f"{self._report_in_time()}\n"
         )
         faulthandler.dump_traceback()
         sys.stderr.flush()
