@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -16,7 +16,14 @@ NS_METHODS = ("gram", "standard")
 ADAM_PARAMS = ("lr", "betas", "eps", "weight_decay")
 
 
-def named_groups(model: nn.Module) -> list[list[tuple[str, nn.Parameter]]]:
+class HasParameters(Protocol):
+    """A model, or what is known of one from a file."""
+
+    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
+        """Yield each parameter once, under its first name."""
+
+
+def named_groups(model: HasParameters) -> list[list[tuple[str, nn.Parameter]]]:
     """Split a model's parameters: [decayed, not decayed].
 
     No decay on biases and LayerNorm, that is on every 1-D parameter (Devlin et al. 2018's optimization.py). A tied
@@ -60,7 +67,7 @@ def make_optimizer(model: nn.Module, kind: str, params: Mapping[str, Any]) -> to
     return None
 
 
-def named_muon_groups(model: nn.Module) -> list[list[tuple[str, nn.Parameter]]]:
+def named_muon_groups(model: HasParameters) -> list[list[tuple[str, nn.Parameter]]]:
     """Split a model's parameters: [Muon, decayed by AdamW, not decayed by AdamW].
 
     Muon is for the matrices inside a network: those of the encoder's layers. Embeddings with the tied decoder, pooler

@@ -48,18 +48,16 @@ def test_losses_do_not_depend_on_the_number_of_processes(launcher, ds_config_pat
 
 
 def test_stage_zero_resumes_on_another_number_of_processes(launcher, ds_config_path, tmp_path):
-    """The same pairs, and losses within float error; stages 1 to 3 refuse and say so."""
+    """The same pairs, and losses within float error, from DeepSpeed's own files; ZeRO is in test_resize.py."""
     plain = ("--set", "model.hidden_dropout_prob=0.0", "--set", "model.attention_probs_dropout_prob=0.0")
-    sharded, whole = ds_config_path(2, "fp32"), ds_config_path(0, "fp32")
+    whole = ds_config_path(0, "fp32")
     assert launcher.run(1, whole, tmp_path / "one", *plain).code == 0
     with launcher.started(2, whole, tmp_path / "two", *plain) as (process, _):
         wait_for((tmp_path / "two" / "checkpoints" / "latest").exists)
         kill_group(process)
     ended = launcher.run(1, whole, tmp_path / "two", *plain)
     assert ended.code == 0, ended.output
+    assert "resumed with: world size 2 → 1" in ended.output
+    assert "converting" not in ended.output
     for expected, actual in zip(losses(tmp_path / "one"), losses(tmp_path / "two"), strict=True):
         assert actual == pytest.approx(expected, abs=1e-5)
-
-    refused = launcher.run(1, sharded, tmp_path / "two", *plain)
-    assert refused.code == 2
-    assert "zero_optimization.stage = 0, this start has 2" in refused.output

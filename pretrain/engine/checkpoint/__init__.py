@@ -18,6 +18,7 @@ from pretrain.engine.checkpoint.folder import (
 from pretrain.engine.checkpoint.loading import check_resumable, load_checkpoint
 from pretrain.engine.checkpoint.saving import PendingSave, Retention, SaveError, begin_save, save_checkpoint
 from pretrain.engine.checkpoint.settling import newest_readable, settle_on_newest, verify_together
+from pretrain.engine.checkpoint.universal import convert
 from pretrain.engine.checkpoint.weights import load_fp32_weights
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "begin_save",
     "candidates",
     "check_resumable",
+    "convert",
     "damage",
     "find_checkpoint",
     "load_checkpoint",

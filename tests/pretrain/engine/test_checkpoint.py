@@ -14,7 +14,6 @@ from pretrain.engine.build import build_engine
 from pretrain.engine.checkpoint import (
     Retention,
     TrainingState,
-    check_resumable,
     find_checkpoint,
     load_checkpoint,
     load_fp32_weights,
@@ -191,18 +190,3 @@ def test_damage_is_named(tmp_path):
 
 def test_nothing_there_is_none(tmp_path):
     assert find_checkpoint(tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("stage", "precision", "world_size", "message"),
-    [
-        (2, "fp32", 1, r"zero_optimization.stage = 1, this start has 2"),
-        (1, "bf16", 1, r"precision = fp32, this start has bf16"),
-        (1, "fp32", 3, r"saved by 1 processes, this start has 3"),
-    ],
-)
-def test_another_engine_is_refused(stage, precision, world_size, message, tmp_path):
-    config = make_config(1, "fp32")
-    save(build_engine(make_model(), config), config, tmp_path)
-    with pytest.raises(ConfigError, match=message):
-        check_resumable(find_checkpoint(tmp_path), make_config(stage, precision), world_size)
