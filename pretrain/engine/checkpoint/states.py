@@ -110,13 +110,21 @@ def read_states(checkpoint: Checkpoint) -> CheckpointStates:
 
 
 def _add(
-    states: ParameterStates, master: Tensor, of_optimizer: Mapping[str, Any], start: int = 0, length: int | None = None
+    states: ParameterStates,
+    master: Tensor,
+    of_optimizer: Mapping[str, Any],
+    start: int = 0,
+    length: int | None = None,
+    padding: int = 0,
 ) -> None:
-    """Add a parameter's next elements: a stretch of a tensor of masters, and of the states that belong to it."""
+    """Add a parameter's next elements: a stretch of a tensor of masters, and of the states that belong to it.
+
+    Stages 1 and 2 save the masters without the padding behind them, and the states with it.
+    """
     end = None if length is None else start + length
     for key, value in {MASTER: master, **of_optimizer}.items():
         if isinstance(value, Tensor) and value.ndim and key not in OF_WHOLE_MATRICES:
-            if value.numel() != master.numel():
+            if value.numel() not in (master.numel(), master.numel() + padding):
                 raise ConfigError(f"the optimizer's {key} has {value.numel()} elements, its weights {master.numel()}")
             states.parts.setdefault(key, []).append(value.detach().view(-1)[start:end])
         elif value is not None:
@@ -156,8 +164,9 @@ def _stages_1_and_2(
         of_groups = _inner_state(saved)["state"]
         for number, addresses in enumerate(saved["param_slice_mappings"]):
             master = saved["single_partition_of_fp32_groups"][number]
+            of_group, padding = of_groups.get(number, {}), saved["group_paddings"][number]
             for name, address in addresses.items():
-                _add(parameters[name], master, of_groups.get(number, {}), address.start, address.numel)
+                _add(parameters[name], master, of_group, address.start, address.numel, padding)
     return parameters, first
 
 
