@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
+import torch
 
+from pretrain.engine.checkpoint import find_checkpoint, load_fp32_weights
+from pretrain.engine.checkpoint.states import read_states
 from runtime.files import read_json
-from tests.integration.launching import losses, metrics
+from tests.integration.lamb_ranks import bert
+from tests.integration.launching import DEEPSPEED, ROOT, free_port, kill_group, losses, metrics
+from tests.integration.resize_ranks import CHAIN as CHAIN_OF_RANKS
+from tests.integration.resize_ranks import KINDS, folder_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.timeout(600)]
 
@@ -96,3 +105,43 @@ def test_a_conversion_that_fails_ends_every_rank(launcher, ds_config_path, tmp_p
     ended = launcher.run(2, ds_config_path(3, "fp32"), tmp_path / "other", *few, "--resume", str(at), seconds=90)
     assert ended.code != 0
     assert "universal_step_00000005.part: File exists" in ended.output
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory) -> Path:
+    """Saves of two ranks, and of three after them; see resize_ranks.py."""
+    root = tmp_path_factory.mktemp("chain")
+    for num_processes, part in ((2, "start"), (3, "chain")):
+        script = [str(ROOT / "tests" / "integration" / "resize_ranks.py"), str(root), part]
+        command = [str(DEEPSPEED), "--num_gpus", str(num_processes), "--master_port", str(free_port()), *script]
+        log = root / f"{part}.log"
+        with log.open("w") as stream:
+            environment = os.environ | {"PYTHONPATH": str(ROOT)}
+            process = subprocess.Popen(
+                command, stdout=stream, stderr=subprocess.STDOUT, cwd=ROOT, env=environment, start_new_session=True
+            )
+            try:
+                assert process.wait(timeout=300) == 0, log.read_text(encoding="utf-8")[-5000:]
+            finally:
+                kill_group(process)
+    return root
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_three_ranks_hold_the_bits_that_two_saved(chain, kind):
+    """Odd sizes, so that every stage pads; through every stage and precision one after the other."""
+    start = find_checkpoint(folder_of(chain, kind, 0))
+    assert start.world_size == 2
+    states, weights = read_states(start).parameters, load_fp32_weights(start, bert())
+    for number, (stage, precision) in enumerate(CHAIN_OF_RANKS, 1):
+        now = find_checkpoint(folder_of(chain, kind, number))
+        assert now.world_size == 3
+        found, masters = read_states(now).parameters, load_fp32_weights(now, bert())
+        assert found.keys() == states.keys()
+        for name, of in states.items():
+            assert set(of.parts) == {"fp32", "exp_avg", "exp_avg_sq"}
+            assert float(found[name].others["step"]) == float(of.others["step"]) == 3
+            for key in of.parts:
+                assert torch.equal(found[name].tensor(key), of.tensor(key)), (stage, precision, name, key)
+            # By DeepSpeed's zero_to_fp32 where it can.
+            assert torch.equal(masters[name], weights[name]), (stage, precision, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -43,56 +44,86 @@ def masters_of(engine: DeepSpeedEngine) -> Iterator[Masters]:
         engine: of any ZeRO stage and precision; without NVMe.
     """
     optimizer, names = engine.optimizer, engine.param_names
-    groups = engine.basic_optimizer.param_groups
+    groups, rank = engine.basic_optimizer.param_groups, dist.get_rank(engine.seq_data_parallel_group)
     if hasattr(optimizer, "fp32_partitioned_groups_flat"):  # stage 3
-        rank = dist.get_rank(engine.seq_data_parallel_group)
         for number, parameters in enumerate(optimizer.fp16_groups):
             tensor, group = optimizer.fp32_partitioned_groups_flat[number], optimizer.sub_group_to_group_id[number]
-            fragments = list(_shares(parameters, names, rank))
-            yield Masters(tensor, groups[group], [names[p] for p in parameters], fragments)
+            shared = [(names[p], p.ds_numel, p.partition_numel()) for p in parameters]
+            yield Masters(tensor, groups[group], [name for name, _, _ in shared], list(shares(shared, rank)))
     elif hasattr(optimizer, "single_partition_of_fp32_groups"):  # stages 1 and 2
-        yield from _slices(optimizer.single_partition_of_fp32_groups, optimizer.bit16_groups, groups, names)
+        ordered = optimizer.round_robin_bit16_groups
+        for number, tensor in enumerate(optimizer.single_partition_of_fp32_groups):
+            paddings = optimizer.round_robin_bit16_padding[number]
+            placed = list(end_to_end([(names[p], p.numel()) for p in ordered[number]], paddings))
+            yield Masters(tensor, groups[number], [n for n, _, _ in placed], list(slices(placed, rank, tensor.numel())))
     elif hasattr(optimizer, "fp32_groups_flat_partition"):  # stage 1 in bf16 with sums in fp32
-        yield from _slices(optimizer.fp32_groups_flat_partition, optimizer.bf16_groups, groups, names)
-    elif hasattr(optimizer, "fp32_groups_flat"):  # half precision without ZeRO, with DeepSpeed's own fused Adam
-        for tensor, parameters, group in zip(optimizer.fp32_groups_flat, optimizer.fp16_groups, groups, strict=True):
-            yield Masters(tensor, group, [names[p] for p in parameters], list(_end_to_end(parameters, names)))
+        for tensor, parameters, group in zip(
+            optimizer.fp32_groups_flat_partition, optimizer.bf16_groups, groups, strict=True
+        ):
+            placed = list(end_to_end([(names[p], p.numel()) for p in parameters], repeat(0)))
+            yield Masters(tensor, group, [n for n, _, _ in placed], list(slices(placed, rank, tensor.numel())))
     else:
-        # Half precision without ZeRO has whole masters beside the parameters; in fp32 the parameters are the masters.
-        masters = getattr(optimizer, "fp32_groups", [group["params"] for group in groups])
-        models = getattr(optimizer, "fp16_groups", masters)
-        for tensors, parameters, group in zip(masters, models, groups, strict=True):
-            for tensor, parameter in zip(tensors, parameters, strict=True):
-                name = names[parameter]
-                yield Masters(tensor, group, [name], [Fragment(name, 0, 0, tensor.numel())])
+        yield from _masters_without_zero(engine)
 
 
-def _shares(parameters: Iterable[Any], names: Any, rank: int) -> Iterator[Fragment]:
+def _masters_without_zero(engine: DeepSpeedEngine) -> Iterator[Masters]:
+    optimizer, names, groups = engine.optimizer, engine.param_names, engine.basic_optimizer.param_groups
+    if hasattr(optimizer, "fp32_groups_flat"):  # half precision with DeepSpeed's own fused Adam
+        for tensor, parameters, group in zip(optimizer.fp32_groups_flat, optimizer.fp16_groups, groups, strict=True):
+            placed = list(end_to_end([(names[p], p.numel()) for p in parameters], repeat(0)))
+            yield Masters(tensor, group, [n for n, _, _ in placed], list(slices(placed, 0, tensor.numel())))
+        return
+    # Half precision has whole masters beside the parameters; in fp32 the parameters are the masters.
+    masters = getattr(optimizer, "fp32_groups", [group["params"] for group in groups])
+    models = getattr(optimizer, "fp16_groups", masters)
+    for tensors, parameters, group in zip(masters, models, groups, strict=True):
+        for tensor, parameter in zip(tensors, parameters, strict=True):
+            name = names[parameter]
+            yield Masters(tensor, group, [name], [Fragment(name, 0, 0, tensor.numel())])
+
+
+def shares(parameters: Iterable[tuple[str, int, int]], rank: int) -> Iterator[Fragment]:
+    """Yield what a rank has on stage 3: the same share of each parameter as the others, the last ones padded behind.
+
+    Args:
+        parameters: of a group in order: name, elements, elements of a share.
+        rank: which.
+    """
     start = 0
-    for parameter in parameters:
-        share = parameter.partition_numel()
-        length = min(max(parameter.ds_numel - rank * share, 0), share)
+    for name, numel, share in parameters:
+        length = min(max(numel - rank * share, 0), share)
         if length:
-            yield Fragment(names[parameter], start, rank * share, length)
+            yield Fragment(name, start, rank * share, length)
         start += share
 
 
-def _slices(flats: Any, parameter_groups: Any, groups: Any, names: Any) -> Iterator[Masters]:
-    for tensor, parameters, group in zip(flats, parameter_groups, groups, strict=True):
-        fragments = []
-        for parameter in parameters:
-            mapping = parameter._hp_mapping  # None where this rank has none of it
-            if mapping is not None:
-                master, model = mapping.hp_fragment_address, mapping.lp_fragment_address
-                fragments.append(Fragment(names[parameter], master.start, model.start, master.numel))
-        yield Masters(tensor, group, [names[p] for p in parameters], fragments)
+def slices(parameters: Iterable[tuple[str, int, int]], rank: int, size: int) -> Iterator[Fragment]:
+    """Yield what a rank has on stages 1 and 2: the rank-th slice of a group's parameters end to end.
+
+    DeepSpeed's own maps (`_hp_mapping`, `param_slice_mappings`) are those of another order with round_robin_gradients.
+
+    Args:
+        parameters: of a group: name, first element in the group, elements.
+        rank: which.
+        size: elements of a slice.
+    """
+    for name, first, numel in parameters:
+        begin, end = max(first, rank * size), min(first + numel, (rank + 1) * size)
+        if begin < end:
+            yield Fragment(name, begin - rank * size, begin - first, end - begin)
 
 
-def _end_to_end(parameters: Iterable[Any], names: Any) -> Iterator[Fragment]:
-    start = 0
-    for parameter in parameters:
-        yield Fragment(names[parameter], start, 0, parameter.numel())
-        start += parameter.numel()
+def end_to_end(parameters: Iterable[tuple[str, int]], paddings: Iterable[int]) -> Iterator[tuple[str, int, int]]:
+    """Yield name, first element and elements of parameters that stand end to end.
+
+    Args:
+        parameters: name and elements.
+        paddings: elements behind each.
+    """
+    first = 0
+    for (name, numel), padding in zip(parameters, paddings, strict=False):
+        yield name, first, numel
+        first += numel + padding
 
 
 @torch.no_grad()

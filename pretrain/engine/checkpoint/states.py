@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrain.engine.checkpoint.folder import Checkpoint
+from pretrain.engine.checkpoint.fragments import end_to_end, shares, slices
 from pretrain.engine.checkpoint.pickles import load_pickle
 from pretrain.engine.ds_config import zero_stage
 from pretrain.engine.optim import named_groups, named_muon_groups
@@ -156,38 +158,37 @@ def _optimizer_files(checkpoint: Checkpoint) -> Iterator[tuple[int, dict[str, An
 def _stages_1_and_2(
     checkpoint: Checkpoint, model_states: Mapping[str, Any]
 ) -> tuple[dict[str, ParameterStates], dict[str, Any]]:
-    """Read slices of groups: each rank's file says where in them it has which parameter. BF16_Optimizer's as well."""
-    parameters = _shapes(model_states)
-    first: dict[str, Any] = {}
-    for _, saved in _optimizer_files(checkpoint):
-        first = first or saved
-        of_groups = _inner_state(saved)["state"]
-        for number, addresses in enumerate(saved["param_slice_mappings"]):
-            master = saved["single_partition_of_fp32_groups"][number]
-            of_group, padding = of_groups.get(number, {}), saved["group_paddings"][number]
-            for name, address in addresses.items():
-                _add(parameters[name], master, of_group, address.start, address.numel, padding)
-    return parameters, first
-
-
-def _stage_3(
-    checkpoint: Checkpoint, model_states: Mapping[str, Any]
-) -> tuple[dict[str, ParameterStates], dict[str, Any]]:
-    """Read shares of parameters: each rank has ceil(elements / ranks) of each, the last ones fewer, padded behind."""
+    """Read slices of groups, BF16_Optimizer's as well."""
     parameters = _shapes(model_states)
     first: dict[str, Any] = {}
     for rank, saved in _optimizer_files(checkpoint):
         first = first or saved
         of_groups = _inner_state(saved)["state"]
         for number, shapes in enumerate(model_states["param_shapes"]):
-            start = 0
-            for name, shape in shapes.items():
-                share = math.ceil(shape.numel() / checkpoint.world_size)
-                length = min(max(shape.numel() - rank * share, 0), share)
-                if length:
-                    master = saved["fp32_flat_groups"][number]
-                    _add(parameters[name], master, of_groups.get(number, {}), start, length)
-                start += share
+            paddings = saved.get("param_alignment_paddings", {number: repeat(0)})[number]
+            placed = end_to_end([(name, shape.numel()) for name, shape in shapes.items()], paddings)
+            size = first["single_partition_of_fp32_groups"][number].numel()  # only the last rank's is cut shorter
+            master, padding = saved["single_partition_of_fp32_groups"][number], saved["group_paddings"][number]
+            for at in slices(placed, rank, size):
+                _add(parameters[at.name], master, of_groups.get(number, {}), at.start, at.length, padding)
+    return parameters, first
+
+
+def _stage_3(
+    checkpoint: Checkpoint, model_states: Mapping[str, Any]
+) -> tuple[dict[str, ParameterStates], dict[str, Any]]:
+    """Read shares of parameters."""
+    parameters = _shapes(model_states)
+    first: dict[str, Any] = {}
+    for rank, saved in _optimizer_files(checkpoint):
+        first = first or saved
+        of_groups = _inner_state(saved)["state"]
+        for number, shapes in enumerate(model_states["param_shapes"]):
+            sizes = {name: shape.numel() for name, shape in shapes.items()}
+            shared = [(name, numel, math.ceil(numel / checkpoint.world_size)) for name, numel in sizes.items()]
+            master = saved["fp32_flat_groups"][number]
+            for at in shares(shared, rank):
+                _add(parameters[at.name], master, of_groups.get(number, {}), at.start, at.length)
     return parameters, first
 
 
