@@ -20,6 +20,7 @@ from rich.table import Table
 from pretrain.engine.checkpoint import CHECKPOINTS_DIR, DamagedError, damage, read_checkpoint
 from pretrain.engine.checkpoint.folder import BROKEN_PREFIX, LATEST_FILE, whole_tags
 from pretrain.engine.checkpoint.saving import Retention, remove_older
+from pretrain.engine.checkpoint.universal import UNIVERSAL_PREFIX
 from pretrain.engine.ds_config import precision, zero_stage
 from runtime.command import EXIT_DONE, EXIT_FAILED, ConfigError, run_command
 from runtime.lock import only_one
@@ -70,7 +71,8 @@ def describe(root: Path) -> list[dict[str, Any]]:
     latest = root / LATEST_FILE
     newest = latest.read_text(encoding="utf-8").strip() if latest.is_file() else ""
     rows = []
-    for path in sorted(path for path in root.iterdir() if path.is_dir()):
+    folders = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith(UNIVERSAL_PREFIX))
+    for path in sorted(folders):
         row: dict[str, Any] = {"name": path.name, "is_latest": path.name == newest, "is_whole": True, "fault": None}
         try:
             checkpoint = read_checkpoint(path)

@@ -37,8 +37,8 @@ UNIVERSAL_FILE = "universal.json"
 UNIVERSAL_PREFIX = "universal_"
 BYTES_OF_A_FILE = 8192
 """More than a file's header and the rest of its last block on the disk."""
-BYTES_A_SECOND = 200e6
-"""What an ordinary disk takes; for the estimate alone."""
+BYTES_A_SECOND = 150e6
+"""What one process wrote on a virtual disk, torch.save included; for the estimate alone."""
 
 
 def convert(checkpoint: Checkpoint, to_dir: Path) -> Path:

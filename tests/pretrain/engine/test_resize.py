@@ -240,6 +240,24 @@ def test_order_and_place_of_the_masters(zero, tiny_bert, tmp_path):
         assert train(back, 2) == pytest.approx(train(engine, 2), rel=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_to_deepspeed_s_own_adam_on_the_host_and_back(tiny_bert, tmp_path):
+    """It counts steps in integers, torch's in tensors; compiled at the first start, about 100 s."""
+    config = make_config(2)
+    other = make_config(2, zero={"offload_optimizer": {"device": "cpu"}}, params={"torch_adam": False})
+    engine = build_engine(tiny_bert(), config)
+    train(engine, 2)
+    there = resumed(other, save(engine, config, tmp_path / "a", 2), tiny_bert)
+    assert type(there.basic_optimizer).__name__ == "DeepSpeedCPUAdam"
+    check_equal(states_of(there), states_of(engine))
+    assert train(there, 1) == pytest.approx(train(engine, 1), rel=1e-5)
+    back = resumed(config, save(there, other, tmp_path / "b", 3), tiny_bert)
+    assert steps_of(back) == {3.0}
+    check_equal(states_of(back), states_of(there))
+    assert train(back, 2) == pytest.approx(train(engine, 2), rel=1e-5)
+
+
 def test_the_same_settings_are_not_converted(tiny_bert, tmp_path, monkeypatch, caplog):
     def fail(*_: Any) -> None:
         raise AssertionError("converted")
