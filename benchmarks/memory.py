@@ -25,8 +25,8 @@ from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem
 from benchmarks import harness
 from benchmarks.memory_rank import HIDDEN, LAYERS, VOCAB_SIZE
 from benchmarks.models import HEAD_SIZE
+from pretrain.parameters import Parameter, bert_parameters
 from pretrain.plan.memory import model_states
-from pretrain.plan.parameters import Parameter, bert_parameters
 from pretrain.recipe import ModelSettings
 from runtime.dist import free_port
 from runtime.files import read_json

@@ -15,7 +15,7 @@ from pretrain.engine.ds_config import checkpoints_activations, load_ds_config, r
 from pretrain.engine.ds_schedule import schedule_changes
 from pretrain.health import check_health
 from pretrain.model.compiling import resolve_compile
-from pretrain.num_parameters import num_parameters_of
+from pretrain.parameters import num_parameters_of
 from pretrain.recipe import Recipe, load_recipe
 from pretrain.tokenizer import TokenizerInfo, load_tokenizer_info
 from runtime.command import ConfigError

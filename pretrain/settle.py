@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import torch.distributed as dist
-
 from pretrain.engine.checkpoint import settle_on_newest, verify_together
 from pretrain.launch_check import Launch, check_checkpoint
 from runtime.command import ConfigError
+from runtime.dist import on_rank_zero
 from runtime.lock import only_one
 
 
@@ -28,7 +27,9 @@ def run_dir_of_this_run(run_dir: Path) -> Iterator[None]:
             run_dir.mkdir(parents=True, exist_ok=True)
             stack.enter_context(only_one(run_dir))
 
-        _on_rank_zero(take)
+        refusal = on_rank_zero(take)
+        if refusal is not None:
+            raise ConfigError(refusal)
         yield
 
 
@@ -49,18 +50,3 @@ def settle(launch: Launch, resume: str) -> Launch:
     settled = replace(launch, checkpoint=settle_on_newest(launch.run_dir))
     check_checkpoint(settled)
     return settled
-
-
-def _on_rank_zero(act: Callable[[], object]) -> None:
-    """Let rank zero act; what it refuses is refused on every rank."""
-    refusals: list[object] = [None]
-    if dist.get_rank() == 0:
-        try:
-            act()
-        except ConfigError as error:
-            refusals = [str(error)]
-        except OSError as error:
-            refusals = [f"{error.filename}: {error.strerror}"]
-    dist.broadcast_object_list(refusals, src=0)
-    if refusals[0] is not None:
-        raise ConfigError(str(refusals[0]))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+from runtime.command import ConfigError
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
@@ -119,6 +121,27 @@ def max_over_ranks(value: float, device: torch.device) -> float:
     largest = torch.tensor(value, dtype=torch.float64, device=device)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return float(largest.item())
+
+
+def on_rank_zero(act: Callable[[], object]) -> str | None:
+    """Let rank zero act while the others wait; every rank must call.
+
+    Args:
+        act: what a user's input or the disk may refuse.
+
+    Returns:
+        On every rank: None, or why it was refused (a ConfigError's text, an OSError's file and reason).
+    """
+    refusal: list[object] = [None]
+    if dist.get_rank() == 0:
+        try:
+            act()
+        except ConfigError as error:
+            refusal = [str(error)]
+        except OSError as error:
+            refusal = [f"{error.filename}: {error.strerror}"]
+    dist.broadcast_object_list(refusal, src=0)
+    return None if refusal[0] is None else str(refusal[0])
 
 
 def free_port() -> int:

@@ -18,9 +18,9 @@ from torch.nn.utils import get_total_norm
 
 from pretrain.engine.build_lock import named_build_locks
 from pretrain.engine.ds_config import BATCH_KEYS, BatchSizes
-from pretrain.engine.lamb import Lamb
-from pretrain.engine.lamb_under_zero import describe_partitions
+from pretrain.engine.lamb import Lamb, Layout, Piece
 from pretrain.engine.optim import make_optimizer, parameter_groups
+from pretrain.engine.partitions import masters_of
 from pretrain.engine.schedules import SCHEDULES, BudgetLR
 from pretrain.engine.shared_memory import init_deepspeed_distributed
 
@@ -50,7 +50,7 @@ def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine
             config=dict(config),
         )
     if isinstance(optimizer, Lamb):
-        describe_partitions(engine, optimizer)
+        _describe_partitions(engine, optimizer)
     if schedule is None and hasattr(scheduler, "warmup_num_steps"):
         # DeepSpeed makes two steps of a warmup of one, without a word.
         scheduler.warmup_num_steps = config["scheduler"]["params"]["warmup_num_steps"]
@@ -58,6 +58,15 @@ def build_engine(model: nn.Module, config: Mapping[str, Any]) -> DeepSpeedEngine
         # lr(0) for the first alone.
         scheduler.step()
     return engine
+
+
+def _describe_partitions(engine: DeepSpeedEngine, lamb: Lamb) -> None:
+    """Tell a LAMB what the tensors that an engine gives it hold of each parameter."""
+    process_group = engine.seq_data_parallel_group if engine.zero_optimization_stage() else None
+    for masters in masters_of(engine):
+        numbers = {name: number for number, name in enumerate(masters.names)}
+        pieces = [Piece(numbers[at.name], at.start, at.length) for at in masters.fragments]
+        lamb.describe(masters.tensor, Layout(masters.names, pieces, process_group))
 
 
 def _no_step_while_building() -> Any:

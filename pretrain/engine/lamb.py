@@ -62,23 +62,6 @@ def whole(name: str, tensor: Tensor) -> Layout:
     return Layout([name], [Piece(0, 0, tensor.numel())])
 
 
-def cut(lengths: Sequence[int], start: int, size: int) -> list[Piece]:
-    """Return what a slice of parameters that lie end to end holds of each.
-
-    Args:
-        lengths: elements of the parameters.
-        start: of the slice.
-        size: of the slice; may reach past the last parameter.
-    """
-    pieces, first = [], 0
-    for number, length in enumerate(lengths):
-        begin, end = max(first, start), min(first + length, start + size)
-        if begin < end:
-            pieces.append(Piece(number, begin - start, end - begin))
-        first += length
-    return pieces
-
-
 class Lamb(torch.optim.Optimizer):
     """LAMB for whole parameters, or for flat partitions once `describe` has said what they hold.
 

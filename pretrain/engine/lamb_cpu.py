@@ -29,21 +29,9 @@ def _compiled(function: Any) -> Any:
 
 
 @_compiled
-def _move_block(
-    gradient: Any,
-    mean: Any,
-    square: Any,
-    weight: Any,
-    beta1: Any,
-    beta2: Any,
-    rest1: Any,
-    rest2: Any,
-    first: Any,
-    second: Any,
-    eps: Any,
-    decay: Any,
-) -> Any:
+def _move_block(gradient: Any, mean: Any, square: Any, weight: Any, numbers: Any) -> Any:
     """Move the moments of a block, write its update in the gradient's place; return both squares."""
+    beta1, beta2, rest1, rest2, first, second, eps, decay = numbers
     of_weights, of_updates = np.float32(0.0), np.float32(0.0)
     for place in range(gradient.size):  # from 0, as an index that may be negative is no vector instruction
         value = gradient[place]
@@ -60,38 +48,11 @@ def _move_block(
 
 
 @_compiled
-def _move(
-    begin: int,
-    end: int,
-    gradient: Any,
-    mean: Any,
-    square: Any,
-    weight: Any,
-    beta1: Any,
-    beta2: Any,
-    rest1: Any,
-    rest2: Any,
-    first: Any,
-    second: Any,
-    eps: Any,
-    decay: Any,
-    squares: Any,
-) -> None:
+def _move(begin: int, end: int, gradient: Any, mean: Any, square: Any, weight: Any, numbers: Any, squares: Any) -> None:
     for block in range(begin, end):
         start, stop = block * BLOCK, min((block + 1) * BLOCK, gradient.size)
         squares[block, 0], squares[block, 1] = _move_block(
-            gradient[start:stop],
-            mean[start:stop],
-            square[start:stop],
-            weight[start:stop],
-            beta1,
-            beta2,
-            rest1,
-            rest2,
-            first,
-            second,
-            eps,
-            decay,
+            gradient[start:stop], mean[start:stop], square[start:stop], weight[start:stop], numbers
         )
 
 
@@ -140,7 +101,7 @@ def move(
     squares = np.zeros((-(-gradient.numel() // BLOCK), 2), dtype=np.float64)
     # 1 - beta before it is rounded: in float32, 1 - 0.999 is off by 1.3e-5 of itself.
     numbers = (*betas, *(1 - beta for beta in betas), 1 / corrections[0], corrections[1] ** -0.5, eps, weight_decay)
-    _share(len(squares), _move, *arrays, *(np.float32(number) for number in numbers), squares)
+    _share(len(squares), _move, *arrays, tuple(np.float32(number) for number in numbers), squares)
     return torch.from_numpy(squares.sum(axis=0))
 
 

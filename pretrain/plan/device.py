@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pretrain.engine.ds_config import precision, zero_stage
+from pretrain.parameters import Parameter, bert_parameters
 from pretrain.plan.activations import Activations, Stream, activations, upper_stream
 from pretrain.plan.memory import BYTES, ModelStates, model_states
-from pretrain.plan.parameters import Parameter, bert_parameters
 from pretrain.recipe import Recipe
 
 GIB = 1 << 30

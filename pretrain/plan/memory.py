@@ -28,8 +28,8 @@ import numpy as np
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
 from pretrain.engine.ds_config import precision, zero_stage
+from pretrain.parameters import Parameter, groups_of
 from pretrain.plan.moments import moments_of
-from pretrain.plan.parameters import Parameter, groups_of
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 _MASTER = 4

@@ -21,8 +21,7 @@ from pretrain.engine.ds_config import (
 from pretrain.engine.ds_warnings import warnings_of
 from pretrain.launch_check import check_data, with_activation_checkpointing
 from pretrain.model.bert import padded_vocab_size
-from pretrain.num_parameters import num_parameters_of
-from pretrain.plan.parameters import Parameter, bert_parameters
+from pretrain.parameters import Parameter, bert_parameters, num_parameters_of
 from pretrain.recipe import Recipe, load_recipe
 from pretrain.tokenizer import TokenizerInfo, load_tokenizer_info
 from runtime.command import ConfigError

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pretrain.engine.ds_config import precision, zero_stage
+from pretrain.parameters import Parameter
 from pretrain.plan.memory import BYTES
-from pretrain.plan.parameters import Parameter
 
 _LAMB_BYTES = 2 * 8
 """Two squared norms in float64 of each tensor."""

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from pretrain.engine.ds_config import BATCH_KEYS, precision, zero_stage
+from pretrain.parameters import count_by_part
 from pretrain.plan.activations import Stream, mean_stream, upper_stream
 from pretrain.plan.data import EpochCounts, count_epoch
 from pretrain.plan.device import GIB, STAGES, USABLE, Setting, device_memory, suggest
-from pretrain.plan.parameters import count_by_part
 from pretrain.plan.schedule import lr_at, milestones
 from pretrain.plan.speed import Speed
 from pretrain.plan.subject import Subject

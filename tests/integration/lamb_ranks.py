@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import BertConfig
 
 from pretrain.engine.build import build_engine, take_step
-from pretrain.engine.checkpoint import Retention, TrainingState, find_checkpoint, load_checkpoint, save_checkpoint
+from pretrain.engine.checkpoint import Retention, TrainingState, begin_save, find_checkpoint, load_checkpoint
 from pretrain.engine.ds_config import resolve_ds_config
 from pretrain.model.bert import StreamBert
 from pretrain.model.loss import loss_sums, micro_batch_loss
@@ -145,7 +145,7 @@ def resumed(stage: int, precision: str, folder: Path) -> dict[str, Tensor]:
     settings, half = resolved(stage, precision), STEPS // 2
     engine = build_engine(bert(), settings)
     train(engine, 0, half)
-    save_checkpoint(
+    begin_save(
         engine,
         folder,
         TrainingState(step=half),
@@ -154,7 +154,7 @@ def resumed(stage: int, precision: str, folder: Path) -> dict[str, Tensor]:
         ds_config=settings,
         fingerprints={},
         retention=Retention(1),
-    )
+    ).finish()
     engine = build_engine(bert(), settings)
     checkpoint = find_checkpoint(folder)
     assert checkpoint is not None

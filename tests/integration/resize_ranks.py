@@ -20,7 +20,7 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
 from pretrain.engine.build import build_engine
-from pretrain.engine.checkpoint import Retention, TrainingState, find_checkpoint, load_checkpoint, save_checkpoint
+from pretrain.engine.checkpoint import Retention, TrainingState, begin_save, find_checkpoint, load_checkpoint
 from pretrain.engine.ds_config import resolve_ds_config
 from runtime.dist import process_group, world_from_environment
 from tests.integration.lamb_ranks import bert, train
@@ -55,7 +55,7 @@ def resolved(kind: str, stage: int, precision: str) -> dict[str, Any]:
 
 def save(engine: Any, settings: dict[str, Any], folder: Path) -> None:
     """Save where `find_checkpoint(folder)` finds it; every rank must call."""
-    save_checkpoint(
+    begin_save(
         engine,
         folder,
         TrainingState(step=STEPS),
@@ -64,7 +64,7 @@ def save(engine: Any, settings: dict[str, Any], folder: Path) -> None:
         ds_config=settings,
         fingerprints={},
         retention=Retention(1),
-    )
+    ).finish()
 
 
 def folder_of(root: Path, kind: str, number: int) -> Path:

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, BertForPreTraining
 
 from pretrain import export
 from pretrain.engine.build import build_engine
-from pretrain.engine.checkpoint import Retention, TrainingState, save_checkpoint
+from pretrain.engine.checkpoint import Retention, TrainingState, begin_save
 from pretrain.engine.ds_config import resolve_ds_config
 from pretrain.initial import build_model
 from pretrain.recipe import Recipe, load_recipe
@@ -46,7 +46,7 @@ def run_dir(recipe, tmp_path_factory) -> Path:
         on_cuda=False,
     )
     tokenizer = load_tokenizer_info(recipe.tokenizer)
-    save_checkpoint(
+    begin_save(
         build_engine(build_model(recipe, tokenizer), config),
         path,
         TrainingState(step=1),
@@ -55,7 +55,7 @@ def run_dir(recipe, tmp_path_factory) -> Path:
         ds_config=config,
         fingerprints={"tokenizer": tokenizer.fingerprint, "shards": "s"},
         retention=Retention(1),
-    )
+    ).finish()
     return path
 
 

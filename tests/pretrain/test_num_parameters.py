@@ -5,7 +5,7 @@ import torch
 from transformers import BertConfig
 
 from pretrain.model.bert import StreamBert
-from pretrain.num_parameters import num_parameters_of
+from pretrain.parameters import num_parameters_of
 from pretrain.recipe import ModelSettings
 
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}

@@ -16,7 +16,7 @@ from pretrain.engine.checkpoint.folder import (
     read_checkpoint,
 )
 from pretrain.engine.checkpoint.loading import check_resumable, load_checkpoint
-from pretrain.engine.checkpoint.saving import PendingSave, Retention, SaveError, begin_save, save_checkpoint
+from pretrain.engine.checkpoint.saving import PendingSave, Retention, SaveError, begin_save
 from pretrain.engine.checkpoint.settling import newest_readable, settle_on_newest, verify_together
 from pretrain.engine.checkpoint.universal import convert
 from pretrain.engine.checkpoint.weights import load_fp32_weights
@@ -39,7 +39,6 @@ __all__ = [
     "load_fp32_weights",
     "newest_readable",
     "read_checkpoint",
-    "save_checkpoint",
     "settle_on_newest",
     "verify_together",
 ]

@@ -19,7 +19,6 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from torch import Tensor
 
 from pretrain.engine.checkpoint.folder import CLIENT_STATE_KEY, Checkpoint
-from pretrain.engine.checkpoint.fragments import Masters, bring_masters_to_model, masters_of
 from pretrain.engine.checkpoint.pickles import load_pickle
 from pretrain.engine.checkpoint.states import (
     LOSS_SCALE_KEYS,
@@ -42,6 +41,7 @@ from pretrain.engine.checkpoint.universal import (
 )
 from pretrain.engine.ds_config import precision, zero_stage
 from pretrain.engine.lamb import Lamb
+from pretrain.engine.partitions import Masters, bring_masters_to_model, masters_of
 from runtime.command import ConfigError
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from pretrain.engine.checkpoint.folder import (
     whole_tags,
 )
 from pretrain.engine.checkpoint.pickles import CheckpointFiles, Written
-from runtime.dist import barrier
+from runtime.dist import on_rank_zero
 from runtime.files import write_json, write_text
 
 
@@ -77,9 +77,10 @@ class PendingSave:
         parts = _gathered(self.files.wait())
         faults = [fault for part in parts for fault in part.faults]
         if not faults:
-            faults = _on_rank_zero(lambda: self._list([part.files for part in parts]))
+            refusal = on_rank_zero(lambda: self._list([part.files for part in parts]))
+            faults = [refusal] if refusal else []
         if faults:
-            _on_rank_zero(lambda: shutil.rmtree(self.path, ignore_errors=True))
+            on_rank_zero(lambda: shutil.rmtree(self.path, ignore_errors=True))
             raise SaveError(f"step {self.state.step}: the checkpoint could not be written: {'; '.join(faults)}")
         return self.path
 
@@ -127,9 +128,9 @@ def begin_save(
         SaveError: the folder could not be made.
     """
     path = run_dir / CHECKPOINTS_DIR / tag_of(state.step)
-    faults = _on_rank_zero(lambda: _make_folder(path))
-    if faults:
-        raise SaveError(f"step {state.step}: the checkpoint could not be written: {'; '.join(faults)}")
+    refusal = on_rank_zero(lambda: _make_folder(path))
+    if refusal:
+        raise SaveError(f"step {state.step}: the checkpoint could not be written: {refusal}")
     files = CheckpointFiles(in_background)
     engine.checkpoint_engine = files
     copy_script = type(engine)._copy_recovery_script
@@ -153,30 +154,6 @@ def begin_save(
         "ds_config": dict(ds_config),
     }
     return PendingSave(path, state, files, content, retention)
-
-
-def save_checkpoint(
-    engine: DeepSpeedEngine,
-    run_dir: Path,
-    state: TrainingState,
-    *,
-    world_size: int,
-    recipe: Mapping[str, Any],
-    ds_config: Mapping[str, Any],
-    fingerprints: Mapping[str, str],
-    retention: Retention,
-) -> Path:
-    """Save and wait for it; every rank must call. See `begin_save` and `PendingSave.finish`."""
-    return begin_save(
-        engine,
-        run_dir,
-        state,
-        world_size=world_size,
-        recipe=recipe,
-        ds_config=ds_config,
-        fingerprints=fingerprints,
-        retention=retention,
-    ).finish()
 
 
 def remove_older(root: Path, saved: str, retention: Retention) -> list[str]:
@@ -206,16 +183,3 @@ def _gathered(written: Written) -> list[Written]:
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, written)
     return parts
-
-
-def _on_rank_zero(act: Callable[[], object]) -> list[str]:
-    """Let rank zero act while the others wait, and tell them what went wrong; every rank must call."""
-    faults: list[Any] = [[]]
-    if dist.get_rank() == 0:
-        try:
-            act()
-        except OSError as error:
-            faults = [[f"{error.filename}: {error.strerror}"]]
-    dist.broadcast_object_list(faults, src=0)
-    barrier()
-    return list(faults[0])

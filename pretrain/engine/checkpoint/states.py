@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from pretrain.engine.checkpoint.folder import Checkpoint
-from pretrain.engine.checkpoint.fragments import end_to_end, shares, slices
 from pretrain.engine.checkpoint.pickles import load_pickle
 from pretrain.engine.ds_config import zero_stage
 from pretrain.engine.optim import named_groups, named_muon_groups
+from pretrain.engine.partitions import end_to_end, shares, slices
 from runtime.command import ConfigError
 
 MASTER = "fp32"
@@ -79,6 +79,35 @@ def why_not_by_name(ds_config: Mapping[str, Any]) -> str | None:
     return None
 
 
+def read_parameters(
+    checkpoint: Checkpoint, *, only_masters: bool = False
+) -> tuple[dict[str, ParameterStates], dict[str, Any], dict[str, Any]]:
+    """Find the masters, and the optimizer's states unless only masters are wanted.
+
+    Args:
+        checkpoint: of a run of this project.
+        only_masters: leave the optimizer's states out, which may stand in an order that is not known.
+
+    Returns:
+        By name; the optimizer's saved state of the first rank; the saved state of the model.
+
+    Raises:
+        ConfigError: a file is missing, damaged or not DeepSpeed's.
+    """
+    stage = zero_stage(checkpoint.ds_config)
+    model_states: dict[str, Any] = load_pickle(
+        checkpoint.path / (STAGE_3_MODEL_STATES if stage == 3 else MODEL_STATES), mmap=True
+    )
+    read = _stage_3 if stage == 3 else _stages_1_and_2 if stage else _without_zero
+    parameters, optimizer = read(checkpoint, model_states, only_masters)
+    for name, states in parameters.items():
+        for key, parts in states.parts.items():
+            found = sum(part.numel() for part in parts)
+            if found != states.shape.numel():
+                raise ConfigError(f"{checkpoint.path}: {key} of {name} has {found} of {states.shape.numel()} elements")
+    return parameters, optimizer, model_states
+
+
 def read_states(checkpoint: Checkpoint) -> CheckpointStates:
     """Find every parameter's states in a checkpoint's files.
 
@@ -91,17 +120,7 @@ def read_states(checkpoint: Checkpoint) -> CheckpointStates:
     reason = why_not_by_name(checkpoint.ds_config)
     if reason is not None:
         raise ConfigError(f"{checkpoint.path}: {reason}, and cannot be converted; training.init_from takes the weights")
-    stage = zero_stage(checkpoint.ds_config)
-    model_states: dict[str, Any] = load_pickle(
-        checkpoint.path / (STAGE_3_MODEL_STATES if stage == 3 else MODEL_STATES), mmap=True
-    )
-    read = _stage_3 if stage == 3 else _stages_1_and_2 if stage else _without_zero
-    parameters, optimizer = read(checkpoint, model_states)
-    for name, states in parameters.items():
-        for key, parts in states.parts.items():
-            found = sum(part.numel() for part in parts)
-            if found != states.shape.numel():
-                raise ConfigError(f"{checkpoint.path}: {key} of {name} has {found} of {states.shape.numel()} elements")
+    parameters, optimizer, model_states = read_parameters(checkpoint)
     kept = {key: value for key, value in model_states.items() if key not in ("module", "optimizer", "param_shapes")}
     return CheckpointStates(
         parameters,
@@ -156,14 +175,14 @@ def _optimizer_files(checkpoint: Checkpoint) -> Iterator[tuple[int, dict[str, An
 
 
 def _stages_1_and_2(
-    checkpoint: Checkpoint, model_states: Mapping[str, Any]
+    checkpoint: Checkpoint, model_states: Mapping[str, Any], only_masters: bool
 ) -> tuple[dict[str, ParameterStates], dict[str, Any]]:
     """Read slices of groups, BF16_Optimizer's as well."""
     parameters = _shapes(model_states)
     first: dict[str, Any] = {}
     for rank, saved in _optimizer_files(checkpoint):
         first = first or saved
-        of_groups = _inner_state(saved)["state"]
+        of_groups = {} if only_masters else _inner_state(saved)["state"]
         for number, shapes in enumerate(model_states["param_shapes"]):
             paddings = saved.get("param_alignment_paddings", {number: repeat(0)})[number]
             placed = end_to_end([(name, shape.numel()) for name, shape in shapes.items()], paddings)
@@ -175,14 +194,14 @@ def _stages_1_and_2(
 
 
 def _stage_3(
-    checkpoint: Checkpoint, model_states: Mapping[str, Any]
+    checkpoint: Checkpoint, model_states: Mapping[str, Any], only_masters: bool
 ) -> tuple[dict[str, ParameterStates], dict[str, Any]]:
     """Read shares of parameters."""
     parameters = _shapes(model_states)
     first: dict[str, Any] = {}
     for rank, saved in _optimizer_files(checkpoint):
         first = first or saved
-        of_groups = _inner_state(saved)["state"]
+        of_groups = {} if only_masters else _inner_state(saved)["state"]
         for number, shapes in enumerate(model_states["param_shapes"]):
             sizes = {name: shape.numel() for name, shape in shapes.items()}
             shared = [(name, numel, math.ceil(numel / checkpoint.world_size)) for name, numel in sizes.items()]
@@ -207,7 +226,7 @@ class _SavedModel:
 
 
 def _without_zero(
-    checkpoint: Checkpoint, model_states: Mapping[str, Any]
+    checkpoint: Checkpoint, model_states: Mapping[str, Any], only_masters: bool
 ) -> tuple[dict[str, ParameterStates], dict[str, Any]]:
     """Read whole parameters, which the optimizer's state numbers in the order of its groups."""
     optimizer = model_states["optimizer"]
@@ -217,7 +236,7 @@ def _without_zero(
     if is_muon:  # it sorts its own
         groups[0].sort(key=lambda item: item[1].size(), reverse=True)
     parameters = {name: ParameterStates(tensor.shape) for group in groups for name, tensor in group}
-    states, number = _inner_state(optimizer)["state"], 0
+    states, number = {} if only_masters else _inner_state(optimizer)["state"], 0
     for index, group in enumerate(groups):
         if "fp32_groups_flat" in optimizer:  # half precision with DeepSpeed's own fused Adam: one tensor a group
             master, start = optimizer["fp32_groups_flat"][index], 0

@@ -14,11 +14,11 @@ from pretrain.engine.build import build_engine
 from pretrain.engine.checkpoint import (
     Retention,
     TrainingState,
+    begin_save,
     find_checkpoint,
     load_checkpoint,
     load_fp32_weights,
     read_checkpoint,
-    save_checkpoint,
     saving,
 )
 from pretrain.engine.ds_config import resolve_ds_config
@@ -71,7 +71,7 @@ def train_a_step(engine) -> None:
 
 
 def save(engine, config: dict, run_dir: Path, step: int = 3, keep_last: int = 3) -> Path:
-    return save_checkpoint(
+    return begin_save(
         engine,
         run_dir,
         TrainingState(step=step, epoch=1, consumed=6, pairs_seen=9, tokens_seen=72),
@@ -80,7 +80,7 @@ def save(engine, config: dict, run_dir: Path, step: int = 3, keep_last: int = 3)
         ds_config=config,
         fingerprints={"tokenizer": "t", "shards": "s"},
         retention=Retention(keep_last),
-    )
+    ).finish()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

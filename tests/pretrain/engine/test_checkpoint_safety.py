@@ -22,7 +22,6 @@ from pretrain.engine.checkpoint import (
     find_checkpoint,
     load_checkpoint,
     load_fp32_weights,
-    save_checkpoint,
     settle_on_newest,
     verify_together,
 )
@@ -68,7 +67,7 @@ def saved(one_rank, tiny_bert, stage, tmp_path):
     config = config_of(stage)
     engine = build_engine(tiny_bert(), config)
     for step in (1, 2, 3):
-        save_checkpoint(engine, tmp_path, TrainingState(step=step), **arguments_of(config))
+        begin_save(engine, tmp_path, TrainingState(step=step), **arguments_of(config)).finish()
     return engine, config, tmp_path
 
 
@@ -157,7 +156,7 @@ def test_in_the_background_the_same_bytes_are_written(saved):
     pending = begin_save(engine, run, TrainingState(step=3), **arguments_of(config, in_background=True))
     path = pending.finish()
     later = json.loads((path / "checkpoint.json").read_text())["files"]
-    again = save_checkpoint(engine, run, TrainingState(step=3), **arguments_of(config))
+    again = begin_save(engine, run, TrainingState(step=3), **arguments_of(config)).finish()
     now = json.loads((again / "checkpoint.json").read_text())["files"]
     # The archive inside names itself after the file, so sizes may differ by that; tensors may not.
     assert later.keys() == now.keys()
@@ -199,7 +198,7 @@ def test_a_save_that_was_cut_short_is_cleared_away_and_a_lost_list_is_not(saved,
     with monkeypatch.context() as patch:
         patch.setattr("pretrain.engine.checkpoint.saving.write_json", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            save_checkpoint(engine, run, TrainingState(step=4), **arguments_of(config))
+            begin_save(engine, run, TrainingState(step=4), **arguments_of(config)).finish()
     (root / ".latest.7.tmp").touch()
     (root / "step_00000001" / "checkpoint.json").unlink()
     assert (root / "step_00000004" / "unfinished").is_file()

@@ -11,10 +11,10 @@ from pretrain.engine.build import build_engine, take_step
 from pretrain.engine.checkpoint import (
     Retention,
     TrainingState,
+    begin_save,
     find_checkpoint,
     load_checkpoint,
     load_fp32_weights,
-    save_checkpoint,
 )
 from pretrain.engine.ds_config import resolve_ds_config
 from pretrain.engine.ds_rules import has_async_io
@@ -47,7 +47,7 @@ def train_steps(engine: Any, steps: int) -> None:
 def save(engine: Any, config: dict[str, Any], run_dir: Any, step: int) -> None:
     state = TrainingState(step=step, epoch=0, consumed=2 * step, pairs_seen=2 * step, tokens_seen=step)
     settings: Any = {"world_size": 1, "recipe": {}, "ds_config": config, "fingerprints": {}, "retention": Retention(3)}
-    save_checkpoint(engine, run_dir, state, **settings)
+    begin_save(engine, run_dir, state, **settings).finish()
 
 
 def weights_after_three(config: dict[str, Any], tiny_bert: Any, run_dir: Any) -> dict[str, torch.Tensor]:

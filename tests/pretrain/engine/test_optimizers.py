@@ -13,10 +13,10 @@ from torch import Tensor
 from pretrain.engine.checkpoint import (
     Retention,
     TrainingState,
+    begin_save,
     find_checkpoint,
     load_checkpoint,
     load_fp32_weights,
-    save_checkpoint,
 )
 from pretrain.engine.ds_config import resolve_ds_config
 from pretrain.engine.ds_optimizer import REFUSED, lr_factor
@@ -70,7 +70,7 @@ def _save(engine: Any, config: dict[str, Any], path: Path, step: int) -> Path:
         "fingerprints": {},
         "retention": Retention(1),
     }
-    return save_checkpoint(engine, path, state, **named)
+    return begin_save(engine, path, state, **named).finish()
 
 
 def _resume(engine: Any, path: Path) -> None:

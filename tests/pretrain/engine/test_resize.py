@@ -18,11 +18,11 @@ from pretrain.engine.checkpoint import (
     Checkpoint,
     Retention,
     TrainingState,
+    begin_save,
     check_resumable,
     convert,
     find_checkpoint,
     load_checkpoint,
-    save_checkpoint,
     universal,
 )
 from pretrain.engine.checkpoint import loading as loading_module
@@ -65,7 +65,7 @@ def train(engine: Any, steps: int) -> list[float]:
 def save(engine: Any, config: dict[str, Any], run_dir: Path, step: int) -> Checkpoint:
     state = TrainingState(step=step, epoch=1, consumed=6, pairs_seen=9, tokens_seen=72)
     settings: Any = {"world_size": 1, "recipe": {}, "ds_config": config, "fingerprints": {}, "retention": Retention(9)}
-    save_checkpoint(engine, run_dir, state, **settings)
+    begin_save(engine, run_dir, state, **settings).finish()
     found = find_checkpoint(run_dir)
     assert found is not None
     return found

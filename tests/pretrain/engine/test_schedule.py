@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pretrain.engine.build import batch_sizes_of, describe_precision, take_step
-from pretrain.engine.checkpoint import Retention, TrainingState, find_checkpoint, load_checkpoint, save_checkpoint
+from pretrain.engine.checkpoint import Retention, TrainingState, begin_save, find_checkpoint, load_checkpoint
 from pretrain.engine.ds_config import BatchSizes, resolve_ds_config
 
 L1 = [0, 2.5e-4, 5e-4, 7.5e-4, 1e-3, 9.375e-4, 8.75e-4]
@@ -65,7 +65,7 @@ def test_l1_fresh_and_resumed(make_engine: Any, tmp_path: Path, stage: int):
     config = _config(stage=stage, schedule=_decay())
     through = make_engine(config)
     rates = _train(through, 0, 4)
-    saved = save_checkpoint(
+    saved = begin_save(
         through,
         tmp_path,
         TrainingState(step=4),
@@ -74,7 +74,7 @@ def test_l1_fresh_and_resumed(make_engine: Any, tmp_path: Path, stage: int):
         ds_config=config,
         fingerprints={},
         retention=Retention(1),
-    )
+    ).finish()
     rates += _train(through, 4, 7)
     assert rates == pytest.approx(L1, abs=1e-12)
 

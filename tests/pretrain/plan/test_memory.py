@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pretrain.engine.ds_config import resolve_ds_config
+from pretrain.parameters import Parameter
 from pretrain.plan.memory import model_states
-from pretrain.plan.parameters import Parameter
 
 PARAMETERS = [Parameter("a", (5, 6), "encoder"), Parameter("bias", (3,), "encoder"), Parameter("b", (7, 2), "encoder")]
 """Group with decay: 30 + 14 = 44, without: 3. Flat for 2 ranks: 44 and 4, for 4: 48 and 8."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pretrain.plan.parameters import Parameter
+from pretrain.parameters import Parameter
 from pretrain.plan.traffic import traffic_of_step
 
 PARAMETERS = [Parameter("a", (500,), "encoder"), Parameter("b", (50, 10), "encoder")]  # P = 1,000

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pretrain.model.bert import padded_vocab_size
 from pretrain.recipe import ModelSettings
 
 PARTS = ("embeddings", "encoder", "pooler", "MLM head", "NSP head")
@@ -52,6 +53,17 @@ def bert_parameters(model: ModelSettings, vocab_size: int) -> list[Parameter]:
     made += _norm("cls.predictions.transform.LayerNorm", hidden, "MLM head")
     made += _linear("cls.seq_relationship", hidden, 2, "NSP head")
     return made
+
+
+def num_parameters_of(model: ModelSettings, tokenizer_size: int) -> int:
+    """Return the elements of a `StreamBert`, the decoder tied to the embedding counted once.
+
+    Args:
+        model: its shape.
+        tokenizer_size: tokens; the table is at least model.vocab_size and padded to a multiple.
+    """
+    rows = padded_vocab_size(max(model.vocab_size or 0, tokenizer_size))
+    return sum(parameter.numel for parameter in bert_parameters(model, rows))
 
 
 def count_by_part(parameters: Sequence[Parameter]) -> dict[str, int]:

@@ -6,7 +6,7 @@ from transformers import BertConfig
 
 from pretrain.engine.optim import named_groups
 from pretrain.model.bert import StreamBert
-from pretrain.plan.parameters import PARTS, bert_parameters, count_by_part, groups_of
+from pretrain.parameters import PARTS, bert_parameters, count_by_part, groups_of
 from pretrain.recipe import ModelSettings
 
 
