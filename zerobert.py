@@ -13,7 +13,7 @@ COMMANDS = {
     "audit": ("pretrain.audit.command", "what is in shards, and what is wrong with them"),
     "plan": ("pretrain.plan.command", "what a launch would do: sizes, memory, traffic, time, and its faults"),
     "bench": ("pretrain.bench.command", "what this machine does with a setting, in a minute"),
-    "checkpoint": ("pretrain.checkpoint_command", "list, verify and remove the checkpoints of a run"),
+    "checkpoint": ("pretrain.checkpoint_command", "list, verify, remove and convert the checkpoints of a run"),
     "export": ("pretrain.export", "checkpoint -> stock Hugging Face BERT, with proof"),
 }
 PRETRAIN = "deepspeed --num_gpus 2 --module pretrain.train --recipe recipes/demo.toml --deepspeed_config JSON"

@@ -1,4 +1,4 @@
-"""Look at the checkpoints of a run, verify them, remove older ones.
+"""Look at the checkpoints of a run, verify them, remove older ones, convert one for DeepSpeed's own tools.
 
 zerobert checkpoint ls runs/demo/run
 zerobert checkpoint verify runs/demo/run
@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pretrain.engine.checkpoint import CHECKPOINTS_DIR, DamagedError, damage, read_checkpoint
+from pretrain.engine.checkpoint import CHECKPOINTS_DIR, DamagedError, convert, damage, find_checkpoint, read_checkpoint
 from pretrain.engine.checkpoint.folder import BROKEN_PREFIX, LATEST_FILE, whole_tags
 from pretrain.engine.checkpoint.saving import Retention, remove_older
 from pretrain.engine.checkpoint.universal import UNIVERSAL_PREFIX
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ConfigError: no such run, no checkpoint in it, another process trains in it.
     """
     parser = argparse.ArgumentParser(prog="zerobert checkpoint", description="The checkpoints of a run.")
-    commands = parser.add_subparsers(required=True, metavar="ls|verify|prune")
+    commands = parser.add_subparsers(required=True, metavar="ls|verify|prune|convert")
     listing = commands.add_parser("ls", help="what there is")
     listing.add_argument("--json", action="store_true", help="as JSON, on standard output")
     listing.set_defaults(run_command=_list)
@@ -48,7 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     pruning.add_argument("--milestones", type=int, default=0, metavar="M", help="keep those of every M steps as well")
     pruning.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
     pruning.set_defaults(run_command=_prune)
-    for command in (listing, verifying, pruning):
+    converting = commands.add_parser("convert", help="write DeepSpeed's universal checkpoint of one")
+    converting.add_argument("--step", type=int, help="default: the newest checkpoint")
+    converting.add_argument("--to", type=Path, required=True, metavar="DIR", help="must not exist, or be empty")
+    converting.set_defaults(run_command=_convert)
+    for command in (listing, verifying, pruning, converting):
         command.add_argument("run", type=Path, metavar="RUN", help="a run dir")
     options = parser.parse_args(argv)
     root = options.run / CHECKPOINTS_DIR
@@ -156,6 +160,18 @@ def _prune(root: Path, options: argparse.Namespace) -> int:
             ]
         )
     )
+    return EXIT_DONE
+
+
+def _convert(root: Path, options: argparse.Namespace) -> int:
+    checkpoint = find_checkpoint(root.parent, options.step)
+    if checkpoint is None:
+        raise ConfigError(f"{root.parent}: there is no checkpoint in it")
+    faults = damage(checkpoint)
+    if faults:
+        raise ConfigError("\n".join(faults))
+    folder = convert(checkpoint, options.to)
+    sys.stdout.write(f"converted {checkpoint.path} to {folder}: DeepSpeed's universal checkpoint\n")
     return EXIT_DONE
 
 

@@ -41,17 +41,11 @@ def check_health(settings: HealthSettings, ds_config: Mapping[str, Any], source:
     Raises:
         ConfigError: names both.
     """
-    if settings.on_nan != "skip" or precision(ds_config) == "fp16":
-        return
-    stage, kind = zero_stage(ds_config), precision(ds_config)
-    parts_masters_alone = stage == 1 and kind == "bf16" and ds_config["data_types"]["grad_accum_dtype"] == "fp32"
-    if stage in (1, 2) and not parts_masters_alone:
-        return
-    where = f"ZeRO {stage} in {kind}" + (" with sums in fp32" if parts_masters_alone else "")
-    raise ConfigError(
-        f'{source}: health.on_nan = "skip" with {where}: DeepSpeed applies an update there before anyone can look at '
-        'it; write zero_optimization.stage = 2, or health.on_nan = "stop"'
-    )
+    if settings.on_nan == "skip" and zero_stage(ds_config) == 0 and precision(ds_config) == "fp32":
+        raise ConfigError(
+            f'{source}: health.on_nan = "skip" in fp32 without ZeRO: DeepSpeed applies every update there; write '
+            'zero_optimization.stage = 1 in the DeepSpeed JSON, or health.on_nan = "stop"'
+        )
 
 
 class Health:

@@ -106,7 +106,7 @@ def _healthy_step(
     run: Run, micro_batches: list[MicroBatch], losses: LossMeter, health: Health, state: TrainingState
 ) -> Update:
     """Make one update and look at it, before anything is logged or saved of it."""
-    saved = run.saver.describe_last()
+    saved, before = run.saver.describe_last(), losses.snapshot()
     with health.step(state.step, saved):
         update = train_step(
             run.engine,
@@ -120,6 +120,8 @@ def _healthy_step(
     norm = None if update.gradient_norm is None else float(update.gradient_norm)
     applied = bool(run.engine.was_step_applied())
     health.look(state.step + applied, norm, applied=applied, local_loss=lambda: losses.local_sum, saved=saved)
+    if not applied:
+        losses.restore(before)
     return update
 
 

@@ -35,6 +35,14 @@ class LossMeter:
         )
         self._sums += torch.stack([value.detach().double() for value in values])
 
+    def snapshot(self) -> torch.Tensor:
+        """Return the sums as they are, for `restore`."""
+        return self._sums.clone()
+
+    def restore(self, sums: torch.Tensor) -> None:
+        """Forget what was added since a snapshot: an update that was skipped, whose losses may be NaN."""
+        self._sums.copy_(sums)
+
     @property
     def local_sum(self) -> float:
         """Sum of this rank's losses since the last reading; waits for the device. NaN where one was none."""

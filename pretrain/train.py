@@ -29,8 +29,9 @@ from pretrain.data.pairing import PairingSettings
 from pretrain.data.reader import TRAIN_SPLIT, PairReader
 from pretrain.data.stream import MicroBatch, PairStream, validation_batches
 from pretrain.engine.build import batch_sizes_of, build_engine, describe_precision
-from pretrain.engine.checkpoint import TrainingState, load_checkpoint
+from pretrain.engine.checkpoint import SaveError, TrainingState, load_checkpoint
 from pretrain.engine.ds_warnings import warnings_of
+from pretrain.health import DivergedError
 from pretrain.host_memory import keep_freed_memory
 from pretrain.initial import build_model
 from pretrain.launch_check import Launch, check_launch
@@ -42,7 +43,7 @@ from pretrain.saver import Saver
 from pretrain.settle import run_dir_of_this_run, settle
 from pretrain.stopping import Stopper
 from runtime.ancestors import watch_ancestors
-from runtime.command import EXIT_DONE, EXIT_SAVED, run_command
+from runtime.command import EXIT_DONE, EXIT_FAILED, EXIT_SAVED, run_command
 from runtime.dist import World, add_local_rank_argument, barrier, process_group, world_from_environment
 from runtime.files import write_json
 from runtime.tracking import Tracker
@@ -92,7 +93,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             launch = settle(launch, arguments.resume)
             if launch.is_complete:
                 return EXIT_DONE
-            return _run(launch, model, readers, device, arguments.max_seconds)
+            try:
+                return _run(launch, model, readers, device, arguments.max_seconds)
+            except (DivergedError, SaveError) as error:  # every rank has the same
+                if launch.world.is_rank_zero:
+                    logger.error("zerobert pretrain: stopped: %s", error)
+                return EXIT_FAILED
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

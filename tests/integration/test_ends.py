@@ -26,7 +26,7 @@ def wait_for_step(run_dir, step: int) -> None:
 
 
 def test_a_signal_to_one_rank_and_the_end_of_the_time_save_and_exit_75(launcher, ds_config_path, tmp_path):
-    """Both go on bit for bit: 40 steps in three starts equal 40 in one."""
+    """All go on bit for bit: 40 steps in four starts equal 40 in one."""
     ds_config, whole, run = ds_config_path(1, "fp32"), tmp_path / "whole", tmp_path / "run"
     assert launcher.run(2, ds_config, whole, *SETTINGS).code == 0
 
@@ -40,11 +40,20 @@ def test_a_signal_to_one_rank_and_the_end_of_the_time_save_and_exit_75(launcher,
     assert 3 <= first < 15
 
     began = time.monotonic()
+    # Ctrl-C reaches the launcher as well, which passes a signal of its own on: no second wish.
+    with launcher.started(2, ds_config, run, *SETTINGS) as (process, output):
+        wait_for_step(run, first + 3)
+        os.killpg(process.pid, signal.SIGINT)
+        wait_for(lambda: not any(of_run(run).values()))
+    assert "stopped by SIG" in output.read_text(encoding="utf-8")
+    second = int((run / "checkpoints" / "latest").read_text()[5:])
+    assert first + 3 <= second < 40
+
     ended = launcher.run(2, ds_config, run, *SETTINGS, "--max-seconds", "12")
     assert ended.code == 75, ended.output
     assert time.monotonic() - began < 60
     assert "stopped by --max-seconds after step" in ended.output
-    assert first < int((run / "checkpoints" / "latest").read_text()[5:]) < 40
+    assert second < int((run / "checkpoints" / "latest").read_text()[5:]) < 40
 
     ended = launcher.run(2, ds_config, run, *SETTINGS)
     assert ended.code == 0, ended.output
@@ -63,6 +72,16 @@ def test_a_rank_that_hangs_is_named_and_one_that_dies_ends_the_run(launcher, ds_
         assert process.wait(timeout=60) not in (0, 75)
     text = output.read_text(encoding="utf-8")
     assert "furthest behind first: rank " in text
+    assert not any(of_run(run).values())
+
+    # Rank 0 keeps the list of all; and this one is not set going again.
+    with launcher.started(2, ds_config, run, *SETTINGS, "--set", "training.hang_seconds=5") as (process, output):
+        wait_for(lambda: "starting from scratch" in output.read_text(encoding="utf-8"))
+        time.sleep(2)
+        os.kill(min(of_run(run)["rank"]), signal.SIGSTOP)
+        assert process.wait(timeout=90) not in (0, 75)
+    assert "rank 0" in output.read_text(encoding="utf-8")
+    assert "no step for" in output.read_text(encoding="utf-8")
     assert not any(of_run(run).values())
 
     with launcher.started(2, ds_config, run, *SETTINGS) as (process, output):

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-from pretrain.engine.checkpoint import find_checkpoint, load_fp32_weights
+from pretrain.engine.checkpoint import find_checkpoint
 from pretrain.engine.checkpoint.states import read_states
 from runtime.files import read_json
-from tests.integration.lamb_ranks import bert
 from tests.integration.launching import DEEPSPEED, ROOT, free_port, kill_group, losses, metrics
 from tests.integration.resize_ranks import CHAIN as CHAIN_OF_RANKS
 from tests.integration.resize_ranks import KINDS, folder_of
@@ -132,16 +132,19 @@ def test_three_ranks_hold_the_bits_that_two_saved(chain, kind):
     """Odd sizes, so that every stage pads; through every stage and precision one after the other."""
     start = find_checkpoint(folder_of(chain, kind, 0))
     assert start.world_size == 2
-    states, weights = read_states(start).parameters, load_fp32_weights(start, bert())
+    states = read_states(start).parameters
     for number, (stage, precision) in enumerate(CHAIN_OF_RANKS, 1):
         now = find_checkpoint(folder_of(chain, kind, number))
         assert now.world_size == 3
-        found, masters = read_states(now).parameters, load_fp32_weights(now, bert())
+        found = read_states(now).parameters
         assert found.keys() == states.keys()
         for name, of in states.items():
             assert set(of.parts) == {"fp32", "exp_avg", "exp_avg_sq"}
             assert float(found[name].others["step"]) == float(of.others["step"]) == 3
             for key in of.parts:
                 assert torch.equal(found[name].tensor(key), of.tensor(key)), (stage, precision, name, key)
-            # By DeepSpeed's zero_to_fp32 where it can.
-            assert torch.equal(masters[name], weights[name]), (stage, precision, name)
+        # DeepSpeed's own reader, which knows neither stage 0 nor BF16_Optimizer's files.
+        if stage and (stage, precision) != (1, "bf16"):
+            masters = get_fp32_state_dict_from_zero_checkpoint(str(now.path.parent), tag=now.tag)
+            for name, of in states.items():
+                assert torch.equal(masters[name], of.tensor("fp32")), (stage, precision, name)

@@ -180,6 +180,9 @@ def test_the_command(saved, capsys):
         *((1, False, 1), (2, False, 1), (3, True, 1))
     ]
     assert checkpoint_command.main(["verify", str(run)]) == 0
+    assert checkpoint_command.main(["convert", str(run), "--step", "2", "--to", str(run / "universal")]) == 0
+    assert (run / "universal" / "zero" / "cls.predictions.bias" / "fp32.pt").is_file()
+    capsys.readouterr()
     assert checkpoint_command.main(["prune", str(run), "--keep-last", "1", "--milestones", "2", "--dry-run"]) == 0
     assert "would remove step_00000001\n1 of 3 checkpoints" in capsys.readouterr().out
     assert checkpoint_command.main(["prune", str(run), "--keep-last", "1", "--milestones", "2"]) == 0
